@@ -188,7 +188,7 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
     and nothing else: where a model asks for a mask, a window, sinks, capped scores or dropout, a pass raises
     UserError. Raises UserError for an encoding that needs more than these queries and keys.
     """
-    needs_more = {"embed", "adjust", "rotate", "prepare", "output"}
+    needs_more = {"embed", "shift", "adjust", "rotate", "prepare", "output"}
     _check_hooks(encoding, needs_more, "it needs more than rotated queries and keys")
     _check_carries_nothing(encoding)
 

@@ -25,7 +25,7 @@ FOOTER = """
 posenc encodings NAME: paper, parameters, departures. posenc show encoding=NAME: pictures.
 With any: positions=randomized|offset|pose; attention.window=W, attention.scale=logn|ssmax,
 attention.normalizer=sink|off_by_one|entmax|asentmax, attention.gate=head|element,
-attention.key_offset=true."""
+attention.key_offset=true, attention.token_shift=true, attention.output_norm=true."""
 
 
 def print_encodings(name: str | None, *, as_json: bool, plugins: Sequence[str] = ()) -> None:

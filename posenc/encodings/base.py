@@ -27,6 +27,7 @@ from torch import Tensor, nn
 HOOKS = (
     "positions",
     "embed",
+    "shift",
     "adjust",
     "rotate",
     "distance_bias",
@@ -100,8 +101,8 @@ class Encoding(nn.Module):
     """One positional encoding. Override the hooks it needs; a hook left alone costs nothing.
 
     A forward pass calls `positions` once, and then in each layer the other hooks in this order: `embed`,
-    `adjust`, `prepare`, `rotate`, `bias` (or `distance_bias`), `scores`, `visible`, `weights` (or `sink`),
-    `values`, `output`. The attention picks its kernel by `hooks`, never by a name.
+    `shift`, `adjust`, `prepare`, `rotate`, `bias` (or `distance_bias`), `scores`, `visible`, `weights` (or
+    `sink`), `values`, `output`. The attention picks its kernel by `hooks`, never by a name.
 
     Parameters are keyword-only arguments of `__init__` with types; their defaults are in
     `conf/encoding/<name>.yaml`. `__init__` raises ValueError for a parameter out of range.
@@ -211,6 +212,13 @@ class Encoding(nn.Module):
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
         """Return the residual stream (B, T, d_model) entering block `layer`; 0 is the input embedding."""
         return x
+
+    def shift(self, k: Tensor, v: Tensor, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Change keys and values, (B, H, S, D) both, before `attention.qk_norm` and any other hook.
+
+        x (B, S, d_model) is the layer's normed input. Latent attention does not call it.
+        """
+        return k, v
 
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int

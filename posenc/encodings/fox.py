@@ -7,8 +7,8 @@ A sum from j+1 to i is the difference of two sums from the beginning of the text
 rounding of a long float32 sum would be as large as a difference of few terms. Differences are float32.
 Initialisation: b is 0 as in the released code, so that gates are around 1/2. w has the standard deviation
 d^-1/2 of the model's other linear maps; in the released code it is 0.02.
-Departure: the forget gate alone, without the QK-norm, output gate, output norm and token shift of the
-paper's "Pro" block.
+This is the forget gate alone. The paper's "Pro" block, with QK norm, output gate, output norm and token
+shift, is `experiment=fox_pro`.
 """
 
 import torch

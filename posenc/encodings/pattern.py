@@ -91,6 +91,7 @@ class Pattern(Encoding):
     }
 
     embed = by_layer("embed")
+    shift = by_layer("shift")
     adjust = by_layer("adjust")
     rotate = by_layer("rotate")
     unrotated_numbers = by_layer("unrotated_numbers")

@@ -66,6 +66,8 @@ class Attention(nn.Module):
             w_q, w_kv = self.qkv.weight.split((d_model, 2 * d_model))
             (q,) = self._by_head(F.linear(x[:, -n_targets:], w_q), n_tensors=1)  # (B, H, T, D)
             k, v = self._by_head(F.linear(x, w_kv), n_tensors=2)  # (B, H, S, D) each
+        if "shift" in encoding.hooks:
+            k, v = encoding.shift(k, v, x, self.layer)
         if self.q_norm is not None and self.k_norm is not None:
             # in float32, and rounded once: a norm of bf16 inputs by float32 weights is slow and warns
             q = self.q_norm(q.to(self.q_norm.weight.dtype)).to(v.dtype)

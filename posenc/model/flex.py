@@ -58,7 +58,18 @@ NO_OPTIONS: dict[str, int] = {}
 KEPT_MASKS = 32  # enough for 12 layers of an encoding with a `visible` hook, at 2 window lengths
 # The hooks that FlexAttention has a place for.
 SERVED = frozenset(
-    {"positions", "embed", "adjust", "rotate", "distance_bias", "bias", "visible", "sink", "output"}
+    {
+        "positions",
+        "embed",
+        "shift",
+        "adjust",
+        "rotate",
+        "distance_bias",
+        "bias",
+        "visible",
+        "sink",
+        "output",
+    }
 )
 GATE_HOOKS = frozenset({"prepare", "scores"})  # hooks through which an encoding cumulates gates
 

@@ -25,6 +25,8 @@ OPTIONS = {
     "attention.normalizer": ("normalizer", "softmax"),
     "attention.gate": ("gate", "none"),
     "attention.key_offset": ("key_offset", "false"),
+    "attention.token_shift": ("token_shift", "false"),
+    "attention.output_norm": ("output_norm", "false"),
     "positions.name": ("positions", "contiguous"),
 }
 UNKNOWN_SIZE = "{}"  # the size of a run whose settings cannot be read, as kind_of gives it

@@ -96,6 +96,8 @@ class AttentionSettings(Choice):
     normalizer: OptionName = defines_run("softmax")
     gate: OptionName = defines_run("none")
     key_offset: Flag = defines_run(False)
+    token_shift: Flag = defines_run(False)
+    output_norm: Flag = defines_run(False)
 
 
 class ModelSettings(Settings):

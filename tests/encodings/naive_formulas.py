@@ -192,6 +192,13 @@ class Example:
         sink = self.o["s"][self.layer][h] if normalizer == "sink" else 0.0
         return softmax([*scores, sink])[:-1]
 
+    def normed(self, h, y):
+        """Return what head h returns, after the norm of the outputs."""
+        if not self.chosen.get("output_norm"):
+            return y
+        size = math.sqrt(math.fsum(value * value for value in y) / len(y) + 1e-6)
+        return [g * value / size for g, value in zip(self.o["g"][self.layer][h], y, strict=True)]
+
     def gates(self, h, i):
         """Return the factor of each number that head h returns for query i."""
         kind = self.chosen.get("gate", "none")
@@ -241,7 +248,7 @@ class Example:
                 weights = stick_breaking(stick, scores) if stick else self.normalized(h, scores)
                 values = [shaw_value(shaw, h, i, j) if shaw else self.p["v"][h][j] for j in seen]
                 summed = [dot(weights, list(column)) for column in zip(*values, strict=True)]
-                gated = [y * gate for y, gate in zip(summed, self.gates(h, i), strict=True)]
+                gated = [y * gate for y, gate in zip(self.normed(h, summed), self.gates(h, i), strict=True)]
                 out[h, i] = torch.tensor(gated, dtype=torch.float64)
         return out
 

@@ -21,6 +21,7 @@ SHAPE = Shape(d_model=16, n_heads=2, head_dim=8, n_layers=2, train_length=16)
 CHOICES = [
     *({"normalizer": name} for name in NORMALIZERS),
     *({"gate": name} for name in GATES),
+    {"output_norm": True},
     {"key_offset": True},
 ]
 IN_EVERY_RUN = {"nope", "rope", "alibi", "shaw", "fox", "cope", "path", "rnope_swa", "hope"}
@@ -43,8 +44,8 @@ def cases():
         for name in names:
             if fits(name, choice):
                 marks = [] if name in IN_EVERY_RUN else [pytest.mark.slow]
-                (value,) = choice.values()
-                made.append(pytest.param(name, choice, marks=marks, id=f"{name}-{value}"))
+                ((key, value),) = choice.items()
+                made.append(pytest.param(name, choice, marks=marks, id=f"{name}-{key}-{value}"))
     return made
 
 

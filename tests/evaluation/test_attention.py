@@ -148,6 +148,8 @@ def test_watching_changes_no_loss_of_any_encoding(subject_of, name):
         *({"normalizer": name} for name in ("sink", "off_by_one", "entmax", "asentmax")),
         *({"gate": name} for name in ("head", "element")),
         {"key_offset": True},
+        {"token_shift": True},
+        {"output_norm": True},
     ],
     ids=str,
 )

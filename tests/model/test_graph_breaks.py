@@ -23,6 +23,7 @@ BREAKING = {
     "tape": "its `prepare` is kept out of the compiler",
     "xpos": "reads a position as a number of Python's",
 }
+PRO = {"token_shift": True, "output_norm": True, "gate": "element"}
 NAMES = [name for name in own_encodings() if name not in ("hybrid", "sum")]  # made of the others
 IN_EVERY_RUN = ("rope", "t5", "fox")
 WITH_GRADIENTS_OF_THEIR_OWN = ("t5", "fox", "fire")
@@ -127,6 +128,7 @@ def test_a_block_is_one_graph_with_the_same_numbers(name, flex_on_a_cpu, monkeyp
         pytest.param(
             "fox", {"normalizer": "off_by_one", "gate": "element"}, id="gates", marks=pytest.mark.slow
         ),
+        pytest.param("fox", PRO, id="pro", marks=pytest.mark.slow),
     ],
 )
 def test_a_block_with_options_is_one_graph_too(name, attention, flex_on_a_cpu, monkeypatch):

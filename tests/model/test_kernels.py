@@ -12,6 +12,7 @@ from posenc.encodings.attention_options.entmax import Entmax
 from posenc.encodings.attention_options.gate_by_head import GateByHead
 from posenc.encodings.attention_options.key_offset import KeyOffset
 from posenc.encodings.attention_options.off_by_one import OffByOne
+from posenc.encodings.attention_options.output_norm import OutputNorm
 from posenc.encodings.attention_options.sink import Sink
 from posenc.encodings.attention_options.window import Window
 from posenc.encodings.base import Shape
@@ -61,6 +62,7 @@ OPTIONS = {
     "off_by_one": [OffByOne(SHAPE)],
     "window and sink": [Window(SHAPE, window=20), filled(Sink(SHAPE))],
     "gate": [filled(GateByHead(SHAPE))],
+    "output norm": [filled(OutputNorm(SHAPE))],
     "key offset": [KeyOffset(SHAPE, moved=[range(8, 16)] * LAYERS)],
 }
 

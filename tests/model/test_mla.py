@@ -54,12 +54,14 @@ def turn(encoding, x, t):
 def exactly(attention, encoding, x, pos, **options):
     """Return (T, d) by the paper's formulas, a token and a head at a time, in float64.
 
-    Options: `window`; `slopes` of ssmax and `sinks`, one for each head; `gates`, a row (d_model,) for each.
+    Options: `window`; `slopes` of ssmax and `sinks`, one for each head; `gates`, a row (d_model,) for each;
+    `norms`, D weights of the output for each.
     """
     window = options.get("window")
     slopes = options.get("slopes")
     sinks = options.get("sinks")
     gates = options.get("gates")
+    norms = options.get("norms")
     head_dim = attention.head_dim
     rope_dim = attention.rope_dim
     weights = {name: parameter.detach().double() for name, parameter in attention.named_parameters()}
@@ -84,7 +86,10 @@ def exactly(attention, encoding, x, pos, **options):
             probabilities = torch.softmax(scores, 0)[: len(visible)]
             values = torch.stack([w_uv[h] @ latent[j] for j in visible])
             gate = 1.0 if gates is None else torch.sigmoid(gates[h] @ x[i])
-            by_head.append(gate * (probabilities @ values))
+            output = probabilities @ values
+            if norms is not None:
+                output = norm(output, norms[h])
+            by_head.append(gate * output)
         outputs.append(weights["out.weight"] @ torch.cat(by_head))
     return torch.stack(outputs)
 
@@ -142,8 +147,21 @@ def test_latent_attention_has_sparse_weights(normalizer):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_latent_attention_refuses_shifted_keys():
+@torch.no_grad()
+def test_latent_attention_norms_its_outputs():
+    model = model_of("rope", options={"output_norm": True})
+    x = torch.randn(T, 24, generator=torch.Generator().manual_seed(3))
+    (option,) = model.options
+    for layer, block in enumerate(model.blocks):
+        norms = option.g[layer].double()
+        expected = exactly(block.attention, "rope", x.double(), NEAR, norms=norms)
+        output = block.attention(x[None], torch.tensor(NEAR), model.effective_encoding, T)[0]
+        assert (output.double() - expected).abs().max() < 5e-6
+
+
+@pytest.mark.parametrize("key", ["key_offset", "token_shift"])
+def test_latent_attention_refuses_shifted_keys(key):
     with pytest.raises(UserError) as caught:
-        model_of("rope", options={"key_offset": True})
-    assert "attention.key_offset=true" in caught.value.text()
+        model_of("rope", options={key: True})
+    assert f"attention.{key}=true" in caught.value.text()
     assert "attention=mla" in caught.value.text()

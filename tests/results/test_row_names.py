@@ -82,7 +82,13 @@ def test_without_a_config_a_row_is_named_by_the_facts_of_its_results(tmp_path):
 def test_without_a_config_earlier_runs_are_seeds_of_the_row_of_later_ones(tmp_path):
     """What they do not name, since there was no choice, is what it was then."""
     earlier = {"name": "mha", "window": None, "scale": "none"}
-    later = earlier | {"normalizer": "softmax", "gate": "none", "key_offset": False}
+    later = earlier | {
+        "normalizer": "softmax",
+        "gate": "none",
+        "key_offset": False,
+        "token_shift": False,
+        "output_norm": False,
+    }
     for seed, attention in enumerate((earlier, later)):
         run = write_run(tmp_path, seed=seed, facts={"attention": attention})
         (run / "config.yaml").unlink()

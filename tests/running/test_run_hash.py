@@ -48,6 +48,8 @@ FREE = [
     "attention.normalizer=softmax",
     "attention.gate=none",
     "attention.key_offset=false",
+    "attention.token_shift=false",
+    "attention.output_norm=false",
 ]
 PLANT = "data.plant={{share:0.5,pairs:2,cue:1,alphabet:{},weight:1.0}}"
 DEFINING = [
@@ -77,6 +79,8 @@ DEFINING = [
     "attention.gate=element",
     "encoding.fraction=0.5",
     "encoding.fraction=0.5 attention.key_offset=true",
+    "attention.token_shift=true",
+    "attention.output_norm=true",
     "positions=randomized",
     "encoding=sum encoding.parts=[alibi,rope]",
     "encoding=sum encoding.parts=[nope,{name:rope,base:500}]",
@@ -101,7 +105,7 @@ def test_options_that_are_off_are_no_part_of_what_is_hashed(plan):
 
 def test_a_stored_run_without_the_options_has_them_off(plan):
     settings = plan().run_settings.plain()
-    for key in ("normalizer", "gate", "key_offset"):
+    for key in ("normalizer", "gate", "key_offset", "token_shift", "output_norm"):
         del settings["attention"][key]
     stored = RunSettings.model_validate(settings)
     assert stored.attention.plain() == plan().run_settings.attention.plain()

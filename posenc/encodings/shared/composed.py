@@ -104,6 +104,11 @@ class Composed(Encoding):
             x = part.embed(x, pos, layer)
         return x
 
+    def shift(self, k: Tensor, v: Tensor, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        for part in self._parts_with("shift"):
+            k, v = part.shift(k, v, x, layer)
+        return k, v
+
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
