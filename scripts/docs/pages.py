@@ -14,8 +14,9 @@ A figure has one mark, below the line that shows it. Its command names the file 
     <!-- drawn by: posenc compare docs/records/study --plot docs/pictures/results/change.png -->
 
 The arguments of a function are plain values. A function stands in record_tables.py, text_tables.py,
-paper_tables.py or measured_tables.py, and its docstring says what it makes. To add a table, write a function
-there, add it to FUNCTIONS, put the mark and `<!-- end -->` into the page, and run this script.
+softmax_tables.py, paper_tables.py or measured_tables.py, and its docstring says what it makes. To add a
+table, write a function there, add it to FUNCTIONS, put the mark and `<!-- end -->` into the page, and run
+this script.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import measured_tables
 import numpy as np
 import paper_tables
 import record_tables
+import softmax_tables
 import text_tables
 from PIL import Image
 from posenc_output import ROOT, run_posenc
@@ -72,6 +74,12 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         text_tables.verdicts_by_text,
         text_tables.memory_by_text,
         text_tables.agreement_by_text,
+        softmax_tables.harm_by_option,
+        softmax_tables.loss_by_option,
+        softmax_tables.found_by_option,
+        softmax_tables.attention_by_option,
+        softmax_tables.directions_met,
+        softmax_tables.harm_against_softmax,
     )
 }
 MARK = re.compile(r"^<!-- (?P<kind>printed by|made by|drawn by): (?P<source>.*?) -->\n", re.S | re.M)

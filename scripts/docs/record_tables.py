@@ -321,7 +321,7 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
         table.add(
             f"`{name}`",
             f"{_loss_at_train_length(row):.3f}",
-            _change_and_verdict(last_cell(row)),
+            change_and_verdict(last_cell(row)),
             _seeds_that_learned(row),
             _found_and_interval(row),
         )
@@ -329,7 +329,7 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
     return table.text()
 
 
-def _change_and_verdict(cell: Json) -> str:
+def change_and_verdict(cell: Json) -> str:
     """Return `+0.011 [+0.006, +0.016] unclear`: the change in nats, the interval that the verdict goes by.
 
     The records have that interval in bits per byte. It is turned into nats per byte, so it fits the change
@@ -372,7 +372,7 @@ def choices(considered: Sequence[tuple[str, str, str, str, str]]) -> str:
         table.add(
             aim,
             encoding,
-            _change_and_verdict(last_cell(row)),
+            change_and_verdict(last_cell(row)),
             _found_and_interval(row),
             _seeds_that_learned(row),
             how_sure,
@@ -463,7 +463,7 @@ def harm_by_size(folders: Sequence[str]) -> str:
 
     Rows go from the least harm to the most in the first folder.
     """
-    return _by_size(folders, lambda row: _change_and_verdict(last_cell(row)))
+    return _by_size(folders, lambda row: change_and_verdict(last_cell(row)))
 
 
 def use_by_size(folders: Sequence[str]) -> str:
