@@ -45,7 +45,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
         if composed_job.eval_settings.data is not None:
             check_corpus_is_here(composed_job.eval_settings.data)
     evaluations = []
-    for checked in check_jobs(composed):
+    for checked in check_jobs(composed, only_estimate=True):
         job = checked.job
         step = _step_of(job)
         evaluations.append(EstimatedEvaluation(job, step, estimate_evaluation(job, step)))

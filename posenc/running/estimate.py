@@ -65,6 +65,7 @@ HF_MULTIPLICATIONS_A_WIDTH = 60  # of a layer, for each number of its width
 MULTIPLICATIONS_A_LOGIT = 8
 CALIBRATION_SECONDS = 0.1  # for so long each of the three operations is timed
 MOST_ROWS = 4096  # tokens in the matrix product that is timed
+ROWS_OF_GIVEN = 1024  # of a given model: a product of 4096 rows takes 0.1 s, and a dry run should take three
 NUMBERS = 1 << 20  # numbers in the multiplication that is timed
 CALLS = 100  # of the smallest operation that are timed at once
 
@@ -169,16 +170,14 @@ class EvaluationEstimate:
         return self.tuning_seconds + sum(cell.seconds for cell in self.cells)
 
 
-def estimate_evaluation(
-    job: Job, step: int, threads: int | None = None, bytes_a_token: float | None = None
-) -> EvaluationEstimate:
+def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> EvaluationEstimate:
     """Count what `posenc eval` does with the checkpoint of `step`. Nothing is tokenised or measured.
 
     Which cells are stored already is known only where a token is a byte: a stored cell is found by its
-    targets, and other tokenizers' targets are not known without the tokens. `bytes_a_token` is that of the
-    text, if it was measured before.
+    targets, and other tokenizers' targets are not known without the tokens.
     """
     evaluation = job.evaluation
+    bytes_a_token = job.bytes_a_token
     if bytes_a_token is None:
         bytes_a_token = measured_bytes_a_token(job.facts, job.tokenizer, evaluation.split)
     store = store_of_lengths(job.facts, job.tokenizer, bytes_a_token)
@@ -186,7 +185,8 @@ def estimate_evaluation(
     parameters = _count_parameters(model)
     batch_tokens = evaluation.settings.batch_tokens
     as_trained = eval_context(job, model, store)
-    rows = min(batch_tokens, MOST_ROWS)
+    is_given = isinstance(model, CallableModel)
+    rows = min(batch_tokens, ROWS_OF_GIVEN if is_given else MOST_ROWS)
     rates = measure_rates(job.device, as_trained.precision, _width(model), rows, threads)
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
     context = dataclasses.replace(as_trained, extension=extension)

@@ -125,14 +125,18 @@ def note_on_lengths(wanted: Sequence[int], fitted: Sequence[int], texts: LongTex
     return f"lengths    without {names}: {documents} of {texts.name} {verb} longer than {shortest:,} tokens"
 
 
-def fit_to_time(job: Job, limits: FitLimits, texts: LongTexts, extend: ExtendRequest) -> Evaluation:
+def fit_to_time(
+    job: Job, limits: FitLimits, extend: ExtendRequest, model_key: Sequence[object]
+) -> Evaluation:
     """Return the evaluation of as much as takes about `max_minutes`: fewer targets, fewer windows of needle.
 
     If hardly a window of the longest length would be left, shorter lengths are measured, where the user left
-    them open. The choice is kept in the cache.
+    them open. The choice is kept in the cache, for models with this key: it names what decides the time of a
+    pass, and is known before weights are read.
     """
     key = [
-        job.hash,
+        list(model_key),
+        job.settings.encoding.name,
         job.facts.fingerprint,
         str(job.device),
         [str(window) for window in job.evaluation.lengths.windows],
@@ -141,7 +145,7 @@ def fit_to_time(job: Job, limits: FitLimits, texts: LongTexts, extend: ExtendReq
     ]
     path = cache_dir() / "fits" / f"{digest_of(key)}.json"
     stored = read_sealed(path)
-    fit = _fit(job, limits, texts) if stored is None else Fit(**stored)
+    fit = _fit(job, limits) if stored is None else Fit(**stored)
     if stored is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_sealed(path, dataclasses.asdict(fit))
@@ -149,7 +153,7 @@ def fit_to_time(job: Job, limits: FitLimits, texts: LongTexts, extend: ExtendReq
     return resolve_evaluation(settings, job.settings.context_length, extend)
 
 
-def _fit(job: Job, limits: FitLimits, texts: LongTexts) -> Fit:
+def _fit(job: Job, limits: FitLimits) -> Fit:
     """Return the lengths and the counts that take about `max_minutes`, or else the fewest that were tried."""
     length = job.settings.context_length
     windows = list(job.evaluation.lengths.windows)
@@ -157,13 +161,13 @@ def _fit(job: Job, limits: FitLimits, texts: LongTexts) -> Fit:
         beyond = [window for window in windows if window > length]
         # without one length beyond T there is nothing to extrapolate to
         is_last = not limits.has_open_lengths or len(beyond) <= 1
-        fit = _fit_counts(job, limits, texts, windows, least_windows=1 if is_last else ENOUGH_WINDOWS)
+        fit = _fit_counts(job, limits, windows, least_windows=1 if is_last else ENOUGH_WINDOWS)
         if is_last or fit.minutes <= limits.max_minutes:
             return fit
         windows = windows[:-1]
 
 
-def _fit_counts(job: Job, limits: FitLimits, texts: LongTexts, windows: list[int], least_windows: int) -> Fit:
+def _fit_counts(job: Job, limits: FitLimits, windows: list[int], least_windows: int) -> Fit:
     """Halve the counts until they take about `max_minutes`, or hardly a window of each protocol is left."""
     evaluation = job.evaluation
     settings = flattened(evaluation.settings.plain())
@@ -173,7 +177,7 @@ def _fit_counts(job: Job, limits: FitLimits, texts: LongTexts, windows: list[int
         a_window = evaluation.headline.block(evaluation.lengths) if key == "max_targets" else 1
         least[key] = min(most, least_windows * a_window)
     while True:
-        fit = _estimated(job, texts, windows, counts)
+        fit = _estimated(job, windows, counts)
         # halved, so that two estimates of one machine seldom choose differently
         halved = {key: count // 2 if count // 2 >= least[key] else count for key, count in counts.items()}
         if fit.minutes <= limits.max_minutes or halved == counts:
@@ -181,12 +185,12 @@ def _fit_counts(job: Job, limits: FitLimits, texts: LongTexts, windows: list[int
         counts = halved
 
 
-def _estimated(job: Job, texts: LongTexts, windows: list[int], counts: dict[str, int]) -> Fit:
+def _estimated(job: Job, windows: list[int], counts: dict[str, int]) -> Fit:
     """Estimate how long the model as trained is measured at these lengths, on so much of the text."""
     fit = Fit(windows, counts, minutes=0.0)
     as_trained = ExtendRequest(name=NONE, tune=False, tries=1)
     settings = fit.applied(job.evaluation.settings)
     evaluation = resolve_evaluation(settings, job.settings.context_length, as_trained)
     trial = dataclasses.replace(job, evaluation=evaluation)
-    seconds = estimate_evaluation(trial, 0, bytes_a_token=texts.bytes_a_token).seconds
+    seconds = estimate_evaluation(trial, 0).seconds
     return dataclasses.replace(fit, minutes=seconds / 60)

@@ -57,6 +57,12 @@ class Checkpoint:
     access: Access
     config: Any
     tokenizer: Any | None  # None: it has none, or none that can be read
+    tokenizer_file: Path | None = None  # in place of `tokenizer`, if transformers was not asked
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether it was read without transformers, for a dry run."""
+        return self.tokenizer_file is not None
 
     @property
     def text_config(self) -> Any:
@@ -89,7 +95,7 @@ def read_checkpoint(path: str, revision: str, trust_remote_code: bool) -> Checkp
     """Read the configuration and the tokenizer of a checkpoint. Raises UserError."""
     transformers = import_transformers("subject")
     folder = expanded(path)
-    _check_path(path, folder)
+    check_path(path, folder)
     is_local = is_folder(folder)
     source = str(folder) if is_local else path
     access = Access(revision, trust_remote_code, local_files_only=is_local or not reachable())
@@ -97,7 +103,7 @@ def read_checkpoint(path: str, revision: str, trust_remote_code: bool) -> Checkp
         config = transformers.AutoConfig.from_pretrained(source, **access.arguments())
     except Exception as error:  # transformers passes on the errors of many packages
         raise _reading_error(path, access, error) from error
-    _check_config(path, config.get_text_config())
+    check_config(path, config.get_text_config())
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **access.arguments())
     except Exception:  # no error yet: the user may have chosen another tokenizer
@@ -255,7 +261,7 @@ def folder_of(checkpoint: Checkpoint) -> Path | None:
 # --- what is wrong with a checkpoint
 
 
-def _check_path(path: str, folder: Path) -> None:
+def check_path(path: str, folder: Path) -> None:
     """Raise UserError for what can be no model: a file, a folder that does not exist, a run of posenc."""
     if is_file(folder):
         raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
@@ -265,7 +271,7 @@ def _check_path(path: str, folder: Path) -> None:
         raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")
 
 
-def _check_config(path: str, config: Any) -> None:
+def check_config(path: str, config: Any) -> None:
     """Raise UserError for sizes and rotations that no model has, but that transformers would build."""
     for name in SIZES:
         size = getattr(config, name, None)
@@ -328,6 +334,20 @@ def _message_of(error: Exception) -> str:
 
 
 # --- the identity of a checkpoint
+
+
+def outline_digest(checkpoint: Checkpoint) -> str:
+    """Return a digest of what is known of a checkpoint without its weights: by it a plan is kept.
+
+    It is the same for checkpoints that differ in the values of their weights alone.
+    """
+    folder = folder_of(checkpoint)
+    if folder is None:
+        return digest_of([checkpoint.path, checkpoint.access.revision])
+    texts = [folder / name for name in ("config.json", "tokenizer.json")]
+    digests = [sha256_of_file(file) for file in texts if file.is_file()]
+    weights = sorted(file for pattern in WEIGHT_FILES for file in folder.glob(pattern))
+    return digest_of([digests, [[file.name, file.stat().st_size] for file in weights]])
 
 
 def identity_of(checkpoint: Checkpoint) -> str:

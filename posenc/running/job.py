@@ -59,6 +59,7 @@ class Job:
     notes: tuple[str, ...] = ()  # lines that users should know about the corpus to measure on
     training: Training | None = None  # None: nothing is trained
     subject: CallableModel | None = None  # a model that posenc did not train
+    bytes_a_token: float | None = None  # in the text to measure, if it was measured
 
     @property
     def run_settings(self) -> RunSettings:

@@ -37,15 +37,17 @@ class CheckedJob:
     job: Job
 
 
-def plan_job(settings: RunSettings | EvalCommandSettings) -> Job:
-    """Return the validated job of composed settings. Raises UserError."""
+def plan_job(settings: RunSettings | EvalCommandSettings, *, only_estimate: bool = False) -> Job:
+    """Return the validated job of composed settings; `only_estimate` for a dry run. Raises UserError."""
     if isinstance(settings, RunSettings):
         return plan_training(settings)
-    return plan_evaluation(settings) if settings.subject is None else plan_hf(settings)
+    if settings.subject is None:
+        return plan_evaluation(settings)
+    return plan_hf(settings, only_estimate=only_estimate)
 
 
-def check_jobs(composed: Jobs) -> list[CheckedJob]:
-    """Return the validated jobs. Raises UserError for the first that is wrong.
+def check_jobs(composed: Jobs, *, only_estimate: bool = False) -> list[CheckedJob]:
+    """Return the validated jobs; `only_estimate` for a dry run. Raises UserError for the first that is wrong.
 
     In a sweep, jobs whose extension does not apply to the encoding are left out with a line on stderr. If all
     are, the first is refused.
@@ -57,7 +59,7 @@ def check_jobs(composed: Jobs) -> list[CheckedJob]:
         for number, entry in enumerate(composed.jobs, 1):
             progress.update(number - 1, "")
             try:
-                job = plan_job(entry.settings)
+                job = plan_job(entry.settings, only_estimate=only_estimate)
             except NotForThisEncodingError as error:
                 if count == 1:
                     raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from typing import Any, Literal
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir, load_yaml
+from posenc.data import stored_tokenizer
 from posenc.evaluation.models.configurations import (
     has_bias_instead,
     scaled_types,
@@ -34,12 +36,13 @@ from posenc.running.fit_evaluation import (
     fitted_lengths,
     note_on_lengths,
 )
-from posenc.running.given_model import GivenModel, kept_tokenizer, plan_given_model
+from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.hf_checkpoint import (
     DTYPES,
     Checkpoint,
     identity_of,
     load_weights,
+    outline_digest,
     outline_of,
     outlined_tensors,
     read_checkpoint,
@@ -48,6 +51,7 @@ from posenc.running.hf_checkpoint import (
 )
 from posenc.running.job import Job
 from posenc.running.measured_text import MeasuredText, text_to_measure
+from posenc.running.plain_checkpoint import read_plainly
 from posenc.running.plan_evaluation import filled_in
 from posenc.running.rotation_notes import notes_on_rotation
 from posenc.running.unloaded_model import UnloadedModel, sizes_of
@@ -105,12 +109,16 @@ class HfModel:
     tokenizer: TokenizerSettings
 
 
-def read_subject(settings: EvalCommandSettings) -> HfModel:
-    """Read the configuration and the tokenizer of `subject=hf`. Raises UserError."""
+def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) -> HfModel:
+    """Read the configuration and the tokenizer of `subject=hf`. Raises UserError.
+
+    With `only_estimate` they are read without transformers, where that says the same.
+    """
     assert settings.subject is not None
     parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
     subject = HfSubject(**parameters)
-    checkpoint = read_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
+    plain = _plain_checkpoint(subject, settings) if only_estimate else None
+    checkpoint = plain or read_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
     length = settings.context_length
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
@@ -128,22 +136,46 @@ def read_subject(settings: EvalCommandSettings) -> HfModel:
         evaluation=evaluation,
         bos=bos,
         model=_unloaded_model(checkpoint, length, bos, evaluation, weights),
-        tokenizer=_tokenizer(subject, checkpoint.tokenizer),
+        tokenizer=_tokenizer(subject, checkpoint),
     )
 
 
-def plan_hf(settings: EvalCommandSettings) -> Job:
-    """Return the validated job of composed `eval` settings with `subject=hf`. Raises UserError."""
+def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> Checkpoint | None:
+    """Return the checkpoint as it is read without transformers; None if that is not enough.
+
+    An extension needs the model's own modules. What is stored for a tokenizer of bytes is found by the digest
+    of the weights, and the digest by the BOS token, which only the tokenizer of transformers knows.
+    """
+    is_needed = (
+        settings.extend.name != NONE
+        or subject.tokenizer == "bytes"
+        or subject.bos is True
+        or subject.trust_remote_code
+        or not subject.rope_scaling
+    )
+    return None if is_needed else read_plainly(subject.path)
+
+
+def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Job:
+    """Return the validated job of composed `eval` settings with `subject=hf`. Raises UserError.
+
+    With `only_estimate` the job is for a dry run: the end of its directory's name may be left open, since
+    that takes a digest of all weights.
+    """
     if settings.run is not None:
         raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
     if settings.tracking.name != NONE:
         raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
-    hf = read_subject(settings)
+    hf = read_subject(settings, only_estimate=only_estimate)
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
     notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.extend["name"] != NONE)
     dtype = hf.weights.dtype
     # Records in float32 keep the names that they had before the type could be chosen.
     dtype_in_digest = "" if dtype == "fp32" else f" dtype={dtype}"
+    if hf.checkpoint.is_plain:  # a dry run of 16 GB of weights would read them all to name its directory
+        digest = OPEN_DIGEST
+    else:
+        digest = f"{identity_of(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}"
     job = plan_given_model(
         GivenModel(
             model=hf.model,
@@ -154,13 +186,15 @@ def plan_hf(settings: EvalCommandSettings) -> Job:
             device=resolve_device(settings.device),
             runs_dir=hf.subject.runs_dir,
             experiment_name="subjects",
-            digest=f"{identity_of(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}",
+            digest=digest,
             precision=dtype,
             subject=_stored_subject(hf),
             text=dataclasses.replace(text, notes=(*text.notes, *notes)),
+            bytes_a_token=texts.bytes_a_token,
         )
     )
-    return _fitted_to_time(job, settings, texts)
+    model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer]
+    return _fitted_to_time(job, settings, model_key)
 
 
 def _name(subject: HfSubject) -> str:
@@ -274,12 +308,17 @@ def _fitted_to_text(
     return text, texts, resolve_evaluation(fitted, length, settings.extend)
 
 
-def _fitted_to_time(job: Job, settings: EvalCommandSettings, texts: LongTexts) -> Job:
-    """Return the job with what takes about `eval.max_minutes`, as far as the user gave no numbers."""
+def _fitted_to_time(
+    job: Job, settings: EvalCommandSettings, model_key: Sequence[object]
+) -> Job:
+    """Return the job with what takes about `eval.max_minutes`, as far as the user gave no numbers.
+
+    The choice is kept for models with this key.
+    """
     limits = FitLimits.of(settings.eval, job.evaluation)
     if not limits.open_counts:
         return job
-    evaluation = fit_to_time(job, limits, texts, settings.extend)
+    evaluation = fit_to_time(job, limits, settings.extend, model_key)
     before = flattened(job.evaluation.settings.plain())
     after = flattened(evaluation.settings.plain())
     chosen = " ".join(f"eval.{key}={after[key]}" for key in limits.open_counts)
@@ -317,7 +356,7 @@ def bos_of(subject: HfSubject, tokenizer: Any | None) -> int | None:
     return int(bos) if begins_with_bos else None
 
 
-def _tokenizer(subject: HfSubject, tokenizer: Any | None) -> TokenizerSettings:
+def _tokenizer(subject: HfSubject, checkpoint: Checkpoint) -> TokenizerSettings:
     """Return the settings of the tokenizer that the user chose, or else of the model's own one.
 
     Raises UserError if the model has none that can be read.
@@ -327,6 +366,9 @@ def _tokenizer(subject: HfSubject, tokenizer: Any | None) -> TokenizerSettings:
     if subject.tokenizer is not None:
         file = {"name": "hf", "path": subject.tokenizer, "revision": "main"}
         return TokenizerSettings.model_validate(file)
+    if checkpoint.tokenizer_file is not None:
+        return stored_tokenizer(checkpoint.tokenizer_file)
+    tokenizer = checkpoint.tokenizer
     if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is None:
         problem = "has no tokenizer that can be read"
         hint = "subject.tokenizer=bytes, or a tokenizer.json"

@@ -41,7 +41,7 @@ def plan(checkpoint, corpus, working_folder, monkeypatch):
     monkeypatch.setattr("posenc.running.evaluate.prepare", refuse)
     monkeypatch.setattr(estimate, "CALIBRATION_SECONDS", 0.01)
 
-    def planned(*overrides):
+    def planned(*overrides, only_estimate=False):
         fixed = [
             "subject=hf",
             f"subject.path={checkpoint}",
@@ -50,7 +50,7 @@ def plan(checkpoint, corpus, working_folder, monkeypatch):
             "device=cpu",
         ]
         (composed,) = compose_jobs("eval", parse([*fixed, *overrides])).jobs
-        return plan_job(composed.settings)
+        return plan_job(composed.settings, only_estimate=only_estimate)
 
     return planned
 
@@ -125,6 +125,48 @@ def test_weights_that_were_written_again_have_another_digest(checkpoint, working
     assert again != first
 
 
+# --- a dry run
+
+
+@pytest.fixture
+def without_transformers(monkeypatch):
+    """Make the use of transformers an error."""
+
+    def refuse(key):
+        raise AssertionError("a dry run does not need transformers")
+
+    monkeypatch.setattr(hf_checkpoint, "import_transformers", refuse)
+
+
+def test_a_dry_run_needs_no_transformers(plan, without_transformers):
+    assert plan(only_estimate=True).subject.sizes.parameters > 0
+
+
+def test_a_dry_run_reads_no_weights_for_their_digest(plan, monkeypatch):
+    monkeypatch.setattr(hf_checkpoint, "_digest_of_weights", None)
+    assert plan(only_estimate=True).directory.name == f"llama-T{T}-*"
+
+
+def test_a_dry_run_plans_what_an_evaluation_plans(plan):
+    estimated = plan("eval.max_targets=500", only_estimate=True)
+    planned = plan("eval.max_targets=500")
+    assert estimated.evaluation.settings == planned.evaluation.settings
+    assert estimated.subject.sizes == planned.subject.sizes
+    assert estimated.notes == planned.notes
+
+
+def test_what_a_dry_run_chose_is_measured(plan, monkeypatch):
+    chosen = plan("eval.max_minutes=0.01", only_estimate=True).evaluation.settings
+    monkeypatch.setattr(estimate, "MULTIPLICATIONS_A_LOGIT", 10**6)
+    assert plan("eval.max_minutes=0.01").evaluation.settings == chosen
+
+
+@pytest.mark.parametrize("override", ["extend=yarn", "subject.tokenizer=bytes"])
+def test_a_dry_run_of_an_extension_or_of_bytes_asks_transformers(plan, override):
+    directory = plan(override, only_estimate=True).directory
+    assert directory == plan(override).directory
+
+
 # --- lengths that documents have
 def test_default_lengths_are_those_that_documents_have(plan):
     job = plan("context_length=1024")
@@ -181,10 +223,10 @@ def test_where_no_block_fits_the_targets_are_as_many_as_without_a_limit(plan, mo
     job = plan("eval.max_targets=100")
     monkeypatch.setattr(FixedTarget, "block", lambda self, lengths: 1000)
     monkeypatch.setattr(
-        fit_evaluation, "_estimated", lambda job, texts, windows, counts: Fit(windows, counts, minutes=1e9)
+        fit_evaluation, "_estimated", lambda job, windows, counts: Fit(windows, counts, minutes=1e9)
     )
     limits = FitLimits(has_open_lengths=True, open_counts=("max_targets",), max_minutes=1.0)
-    assert fit_evaluation._fit(job, limits, texts=None).counts == {"max_targets": 100}
+    assert fit_evaluation._fit(job, limits).counts == {"max_targets": 100}
 
 
 # --- windows of needle that the machine has time for
@@ -192,7 +234,7 @@ NEEDLE = ("eval.protocols=[needle]", "eval.lengths=[8x,16x]")
 
 
 def test_lengths_that_there_is_no_time_for_are_said(plan, monkeypatch):
-    def estimated(job, texts, windows, counts):
+    def estimated(job, windows, counts):
         """Take no time up to 2T, and no end beyond."""
         return Fit(windows, counts, minutes=0.0 if windows[-1] <= 2 * T else 1e9)
 

@@ -132,14 +132,15 @@ def _paths(root: Path, include: Sequence[str], exclude: Sequence[str]) -> Iterat
     A folder is compared with a slash at its end. Excluded folders are not entered.
     """
 
-    def matches(path: Path, patterns: Sequence[str], end: str = "") -> bool:
-        """Tell whether any pattern fits a path."""
-        name = f"/{path.relative_to(root).as_posix()}{end}"
+    def matches(name: str, patterns: Sequence[str]) -> bool:
+        """Tell whether any pattern fits a name."""
         return any(fnmatchcase(name, pattern) for pattern in patterns)
 
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if not matches(Path(folder, name), exclude, "/")]
-        for name in names:
-            path = Path(folder, name)
-            if matches(path, include) and not matches(path, exclude):
-                yield path
+    # Names are joined as text: objects of pathlib took a third of the time that reading SymPy takes.
+    for folder, subfolders, file_names in os.walk(root):
+        inside = Path(folder).relative_to(root).as_posix()
+        prefix = "/" if inside == "." else f"/{inside}/"
+        subfolders[:] = [name for name in subfolders if not matches(f"{prefix}{name}/", exclude)]
+        for name in file_names:
+            if matches(prefix + name, include) and not matches(prefix + name, exclude):
+                yield Path(folder, name)
