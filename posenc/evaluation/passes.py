@@ -473,7 +473,10 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
         tokens = torch.zeros((1, length + 1), dtype=torch.int64)
         # a trial scores all of its tokens if the real pass scores all of its own
         n_scored = length if n_targets == window else min(n_targets, length)
-        forward(context, tokens, pos[:length], encoding, n_scored)
+        model = context.model
+        if isinstance(model, CallableModel):
+            model = model.for_trial(length / window)
+        forward(replace(context, model=model), tokens, pos[:length], encoding, n_scored)
 
     needed = memory_needed(make_pass, window)
     if needed > free:

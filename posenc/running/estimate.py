@@ -23,7 +23,7 @@ from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
 from posenc.evaluation.models import Subject
-from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
+from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.models.transformers_attention import AttentionParts
 from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
 from posenc.evaluation.request import EvalRequest
@@ -195,14 +195,13 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     most_targets = max((cell.plan.targets_in(cell.window) for cell in planned), default=1)
     has_exact_targets = job.tokenizer.name == "bytes"
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
-    longest = max(request.lengths.windows)
     return EvaluationEstimate(
         parameters=parameters,
         cells=_cell_estimates(planned, rates, stored),
         tries=evaluation.tries if extension is not None else 0,
         tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
         memory=_evaluation_memory(
-            model, as_trained.precision, parameters, max(batch_tokens, longest), longest, most_targets
+            model, as_trained.precision, parameters, batch_tokens, request.lengths.windows, most_targets
         ),
     )
 
@@ -313,20 +312,26 @@ def _count_parameters(model: Subject) -> int:
 
 
 def _evaluation_memory(
-    model: Subject, precision: str, parameters: int, batch_tokens: int, window: int, n_targets: int
+    model: Subject,
+    precision: str,
+    parameters: int,
+    batch_tokens: int,
+    windows: Sequence[int],
+    n_targets: int,
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel):
-        logits = min(LOGITS_AT_ONCE, n_targets * model.vocab_size)
         # autocast keeps a copy of weights in float32, half as large, while a pass runs
         is_cast = precision == "bf16" and model.sizes.bytes_a_weight == BYTES_A_WEIGHT
         copies = model.sizes.weight_bytes / 2 if is_cast else 0.0
-        return model.sizes.memory(batch_tokens, logits) + copies
+        # Shorter windows may need more: more of them go through the model at once.
+        return max(model.memory(batch_tokens, window, n_targets) for window in windows) + copies
     weights = BYTES_A_WEIGHT * parameters
     if isinstance(model, CallableModel):
         return weights
-    kept_numbers = batch_tokens * _kept_a_token(model.shape.d_model, model.shape.n_heads, window)
-    return weights + BYTES_A_NUMBER["fp32"] * kept_numbers
+    longest = max(windows)
+    kept_a_token = _kept_a_token(model.shape.d_model, model.shape.n_heads, longest)
+    return weights + BYTES_A_NUMBER["fp32"] * max(batch_tokens, longest) * kept_a_token
 
 
 def _width(model: Subject) -> int:

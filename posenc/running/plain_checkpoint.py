@@ -35,7 +35,7 @@ class PlainConfig:
 
     def __init__(self, values: Mapping[str, Any], rotation: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
-        self.dtype = values.get("dtype", values.get("torch_dtype"))
+        self.dtype = values.get("dtype") or values.get("torch_dtype")
         self.rope_parameters = dict(rotation)
 
     def get_text_config(self) -> PlainConfig:
@@ -66,7 +66,9 @@ def _plain_config(file: Path) -> PlainConfig | None:
         return None
     if not isinstance(values, dict) or values.get("model_type") not in PLAIN_TYPES:
         return None
-    if any(not isinstance(values.get(key), int) for key in STATED):
+    if any(not _is_size(values.get(key)) for key in STATED):
+        return None
+    if values["hidden_size"] % values["num_attention_heads"]:  # transformers refuses that in most classes
         return None
     if any(values.get(key) for key in SPECIAL):
         return None
@@ -74,9 +76,15 @@ def _plain_config(file: Path) -> PlainConfig | None:
     return None if rotation is None else PlainConfig(values, rotation)
 
 
+def _is_size(value: object) -> bool:
+    """Tell whether a value is a whole number from 1. Others are refused, by transformers or in its wake."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _unscaled_rotation(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the settings of a rotation that is not scaled; None for any other, and if no base is stated."""
-    rotation = values.get("rope_parameters") or {"rope_type": "default", "rope_theta": values.get("rope_theta")}
+    before_version_5 = {"rope_type": "default", "rope_theta": values.get("rope_theta")}
+    rotation = values.get("rope_parameters") or before_version_5
     if not isinstance(rotation, dict) or rotation.get("rope_type") != "default":
         return None
     return rotation if isinstance(rotation.get("rope_theta"), Real) else None

@@ -18,6 +18,7 @@ from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir, load_yaml
 from posenc.data import stored_tokenizer
+from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.configurations import (
     has_bias_instead,
     scaled_types,
@@ -56,6 +57,7 @@ from posenc.running.plan_evaluation import filled_in
 from posenc.running.rotation_notes import notes_on_rotation
 from posenc.running.unloaded_model import UnloadedModel, sizes_of
 from posenc.settings.base import flattened
+from posenc.settings.numbers import CountingNumber
 from posenc.settings.signature import check_choice
 from posenc.settings.tree import (
     NONE,
@@ -83,6 +85,7 @@ class HfSubject:
     trust_remote_code: bool
     dtype: Literal["fp32", "bf16", "fp16", "auto"]
     device_map: str | None
+    chunk_tokens: CountingNumber | None
     rope_scaling: bool
     runs_dir: str
 
@@ -135,7 +138,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
         weights=weights,
         evaluation=evaluation,
         bos=bos,
-        model=_unloaded_model(checkpoint, length, bos, evaluation, weights),
+        model=_unloaded_model(checkpoint, length, bos, evaluation, weights, subject.chunk_tokens),
         tokenizer=_tokenizer(subject, checkpoint),
     )
 
@@ -143,17 +146,22 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
 def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> Checkpoint | None:
     """Return the checkpoint as it is read without transformers; None if that is not enough.
 
-    An extension needs the model's own modules. What is stored for a tokenizer of bytes is found by the digest
-    of the weights, and the digest by the BOS token, which only the tokenizer of transformers knows.
+    An extension and passes in chunks need the model's own modules. What is stored for a tokenizer of bytes is
+    found by the digest of the weights, and the digest by the BOS token, which only the tokenizer of
+    transformers knows.
     """
     is_needed = (
         settings.extend.name != NONE
         or subject.tokenizer == "bytes"
         or subject.bos is True
         or subject.trust_remote_code
+        or subject.chunk_tokens is not None
         or not subject.rope_scaling
     )
-    return None if is_needed else read_plainly(subject.path)
+    checkpoint = None if is_needed else read_plainly(subject.path)
+    if checkpoint is None or stored_tensors(checkpoint) is None:  # weights are counted in an outline then
+        return None
+    return checkpoint
 
 
 def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Job:
@@ -258,28 +266,50 @@ def _check_precision(precision: str, dtype: str, config: Any) -> None:
 
 
 def _unloaded_model(
-    checkpoint: Checkpoint, length: int, bos: int | None, evaluation: Evaluation, weights: WeightOptions
+    checkpoint: Checkpoint,
+    length: int,
+    bos: int | None,
+    evaluation: Evaluation,
+    weights: WeightOptions,
+    chunk_tokens: int | None,
 ) -> UnloadedModel:
-    """Return the model before its weights are read. Raises UserError for an extension that cannot act."""
+    """Return the model before its weights are read.
+
+    Raises UserError for an extension that cannot act, and for chunks that would give other numbers.
+    """
     stays_in_place = weights.device_map is not None or checkpoint.is_quantised
 
     def load() -> TransformersModel:
         model = load_weights(checkpoint, DTYPES[weights.dtype], weights.device_map)
-        return TransformersModel(model, length, bos, is_placed=stays_in_place)
+        return TransformersModel(model, length, bos, is_placed=stays_in_place, chunk_tokens=chunk_tokens)
 
     # Quantised weights stay as small as they are stored.
     bytes_a_weight = None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize
     tensors = stored_tensors(checkpoint)
     has_extension = evaluation.extend["name"] != NONE
-    if tensors is not None and not has_extension:
+    needs_outline = has_extension or chunk_tokens is not None
+    if tensors is not None and not needs_outline:
         sizes = sizes_of(checkpoint.text_config, tensors, bytes_a_weight)
         return UnloadedModel(checkpoint, length, None, sizes, load)
     outline = TransformersModel(outline_of(checkpoint), length, bos)
     outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
+    if chunk_tokens is not None:
+        _check_chunks(chunk_tokens, outline, evaluation)
     if tensors is None:  # no safetensors here: files of another kind, or a model of the hub not loaded yet
         tensors = outlined_tensors(outline.model)
     sizes = sizes_of(checkpoint.text_config, tensors, bytes_a_weight)
-    return UnloadedModel(checkpoint, length, outline.encoding, sizes, load)
+    return UnloadedModel(checkpoint, length, outline.encoding, sizes, load, chunk_tokens)
+
+
+def _check_chunks(chunk_tokens: int, outline: TransformersModel, evaluation: Evaluation) -> None:
+    """Raise UserError if passes in chunks would not give the numbers of passes over whole windows."""
+    acting = outline.effective_encoding
+    extension = build_extension(evaluation.extend, outline, tune=evaluation.tries > 0)
+    if extension is not None:
+        acting = extension.effective_encoding(evaluation.lengths.longest)
+    reason = outline.why_not_in_chunks(acting)
+    if reason is not None:
+        raise UserError("subject.chunk_tokens", chunk_tokens, reason, hint="leave it out")
 
 
 def _fitted_to_text(
@@ -308,9 +338,7 @@ def _fitted_to_text(
     return text, texts, resolve_evaluation(fitted, length, settings.extend)
 
 
-def _fitted_to_time(
-    job: Job, settings: EvalCommandSettings, model_key: Sequence[object]
-) -> Job:
+def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:
     """Return the job with what takes about `eval.max_minutes`, as far as the user gave no numbers.
 
     The choice is kept for models with this key.

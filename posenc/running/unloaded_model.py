@@ -14,8 +14,8 @@ from torch import Tensor
 
 from posenc.core.machine import fastest_seconds
 from posenc.encodings.base import Encoding, Shape
-from posenc.evaluation.models.callables import CallableModel
-from posenc.evaluation.models.configurations import shape_of, size_in_layers
+from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
+from posenc.evaluation.models.configurations import shape_of, size_in_layers, tokens_kept
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.running.hf_checkpoint import Checkpoint, StoredTensor
 
@@ -46,11 +46,16 @@ class ModelSizes:
         """Return the bytes of a weight in memory."""
         return self.weight_bytes / self.parameters
 
+    @property
+    def kept_numbers(self) -> int:
+        """Return the numbers of the key and the value of a token in a layer."""
+        return 2 * self.key_heads * self.shape.head_dim
+
     def memory(self, tokens: int, logits: int) -> float:
         """Return the bytes of weights and of a pass over `tokens` tokens, with so many logits at once."""
         shape = self.shape
         numbers_a_token = WIDTHS_HELD * shape.d_model + MLP_WIDTHS_HELD * self.mlp_width
-        numbers_a_token += 2 * shape.n_heads * shape.head_dim + 2 * self.key_heads * shape.head_dim
+        numbers_a_token += 2 * shape.n_heads * shape.head_dim + self.kept_numbers
         # the softmax of a block of logits is as large as the block, and its logarithm too
         return self.weight_bytes + FLOAT_BYTES * (numbers_a_token * tokens + 3 * logits)
 
@@ -109,6 +114,7 @@ class UnloadedModel(CallableModel):
         encoding: Encoding | None,
         sizes: ModelSizes,
         load: Callable[[], TransformersModel],
+        chunk_tokens: int | None = None,
     ) -> None:
         config = checkpoint.text_config
         super().__init__(_no_pass, config.vocab_size, train_length)
@@ -119,11 +125,29 @@ class UnloadedModel(CallableModel):
         self.encoding = encoding
         self.effective_encoding = encoding
         self.sizes = sizes
+        self.chunk_tokens = chunk_tokens
+        self._config = config
         self._load = load
 
     def loaded(self) -> TransformersModel:
         """Read the weights. Raises UserError."""
         return self._load()
+
+    def memory(self, batch_tokens: int, window: int, n_targets: int) -> float:
+        """Return the bytes of weights and of a pass that has so many targets in each window."""
+        logits = min(LOGITS_AT_ONCE, n_targets * self.vocab_size)
+        sizes = self.sizes
+        n_windows = max(1, batch_tokens // window)
+        if self.chunk_tokens is None or self.chunk_tokens >= window:
+            return sizes.memory(max(batch_tokens, window), logits)
+        tokens_at_once = n_windows * self.chunk_tokens
+        numbers_of_keys = tokens_kept(self._config, window, self.chunk_tokens) * sizes.kept_numbers
+        # the hidden states of targets once by chunks, and once joined
+        numbers_of_targets = 2 * min(n_targets, window) * sizes.shape.d_model
+        # Which keys a chunk sees is a table here. A pass over a whole window needs none.
+        numbers_of_mask = self.chunk_tokens * window
+        numbers_of_window = numbers_of_keys + numbers_of_targets + numbers_of_mask
+        return sizes.memory(tokens_at_once, logits) + FLOAT_BYTES * n_windows * numbers_of_window
 
 
 def _no_pass(tokens: Tensor) -> Tensor:

@@ -161,6 +161,14 @@ def test_what_a_dry_run_chose_is_measured(plan, monkeypatch):
     assert plan("eval.max_minutes=0.01").evaluation.settings == chosen
 
 
+def test_a_dry_run_asks_transformers_for_the_sizes_of_other_weights(plan, monkeypatch):
+    """Weights of another format than safetensors are counted in an outline of the model."""
+    counted = plan(only_estimate=True).subject.sizes
+    monkeypatch.setattr(hf_checkpoint, "_tensors_of_file", lambda file: [])
+    sizes = plan(only_estimate=True).subject.sizes
+    assert sizes.products == counted.products
+
+
 @pytest.mark.parametrize("override", ["extend=yarn", "subject.tokenizer=bytes"])
 def test_a_dry_run_of_an_extension_or_of_bytes_asks_transformers(plan, override):
     directory = plan(override, only_estimate=True).directory
@@ -264,3 +272,24 @@ def test_targets_and_windows_are_lowered_together(plan):
     settings = job.evaluation.settings
     assert settings.max_targets < 32000
     assert settings.protocol_parameters["needle"]["windows"] < 64
+
+
+# --- passes in chunks
+def test_chunks_leave_the_plan_as_it_is(plan):
+    whole = plan("eval.max_targets=500")
+    in_chunks = plan("eval.max_targets=500", "subject.chunk_tokens=16")
+    assert in_chunks.directory == whole.directory
+    assert in_chunks.evaluation.settings == whole.evaluation.settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["extend=window", "subject.chunk_tokens=16"], "acts in the attention"),
+        (["subject.chunk_tokens=0"], "a whole number from 1"),
+    ],
+    ids=str,
+)
+def test_chunks_that_would_change_numbers_are_refused_before_weights_are_read(plan, overrides, message):
+    with pytest.raises(UserError, match=message):
+        plan("eval.max_targets=500", *overrides)

@@ -41,10 +41,11 @@ def test_a_plain_configuration_says_what_transformers_says(architecture, tmp_pat
     assert facts_of(read_plainly(path)) == facts_of(read_checkpoint(path, "main", False))
 
 
-def test_the_base_of_an_older_configuration_is_read(tmp_path):
-    """Before transformers 5 a configuration had `rope_theta` and `rope_scaling`."""
+def test_an_older_configuration_is_read(tmp_path):
+    """Before transformers 5 a configuration had `rope_theta`, `rope_scaling` and `torch_dtype`."""
     path = saved(tmp_path)
-    edit_json(tmp_path / "config.json", rope_parameters=None, rope_theta=1234.0, rope_scaling=None)
+    older = {"rope_theta": 1234.0, "rope_scaling": None, "torch_dtype": "bfloat16"}
+    edit_json(tmp_path / "config.json", rope_parameters=None, dtype=None, **older)
     assert facts_of(read_plainly(path)) == facts_of(read_checkpoint(path, "main", False))
 
 
@@ -52,13 +53,18 @@ def test_the_base_of_an_older_configuration_is_read(tmp_path):
     "changes",
     [
         {"model_type": "gemma2"},  # its class has a head_dim of its own
+        {"model_type": "gemma3_text"},
+        {"model_type": "gpt_oss"},
+        {"model_type": "gpt2"},
+        {"hidden_size": 33},
+        {"num_hidden_layers": 0},
         {"rope_parameters": hf_models.LLAMA3},
         {"rope_parameters": None},  # the class has a base
         {"rope_scaling": {"type": "linear", "factor": 2.0}},
         {"quantization_config": {"quant_method": "bitsandbytes"}},
         {"auto_map": {"AutoConfig": "code.Config"}},
     ],
-    ids=["architecture", "scaled", "no base", "scaled as before", "quantised", "own code"],
+    ids=str,
 )
 def test_transformers_reads_what_is_not_plain(changes, tmp_path):
     path = saved(tmp_path)

@@ -91,6 +91,13 @@ class CallableModel(nn.Module):
         """Return the model with its weights, which a subclass may not have read yet."""
         return self
 
+    def for_trial(self, share: float) -> CallableModel:
+        """Return the model for a pass over this share of a window, from which the memory of all is estimated.
+
+        A subclass that passes over a window in parts makes the parts smaller by this share, too.
+        """
+        return self
+
     def positions(self, n: int, generator: torch.Generator, encoding: Encoding | None = None) -> Tensor:
         """Return 0..n-1. The function does not see them, but a pass needs to know how many there are."""
         return torch.arange(n)

@@ -11,6 +11,7 @@ from posenc.core.errors import UserError
 from posenc.encodings.base import Shape
 
 GLOBAL_LAYERS = "full_attention"  # the name of layers without a window
+LOCAL_LAYERS = "sliding_attention"  # the name of layers with one
 DYNAMIC = "dynamic"  # the rope type whose frequencies depend on the window
 LONGROPE = "longrope"  # the rope type with one table up to its original length, and another beyond
 SCALED_TYPES = ("linear", DYNAMIC, "yarn", LONGROPE, "llama3")
@@ -36,6 +37,19 @@ def size_in_layers(config: Any, name: str) -> int | None:
     layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
     sizes = [getattr(layer, name, None) for layer in layers]
     return max((size for size in sizes if size is not None), default=None)
+
+
+def tokens_kept(config: Any, window: int, chunk_tokens: int) -> int:
+    """Return of how many tokens all layers together keep keys and values in a pass by chunks over a window.
+
+    A local layer keeps those that it sees, beside the newest chunk. Without `layer_types` all layers have the
+    local window, if there is one.
+    """
+    local_window = getattr(config, "sliding_window", None)
+    all_kinds = [GLOBAL_LAYERS if local_window is None else LOCAL_LAYERS] * config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None) or all_kinds
+    kept_in_local = window if local_window is None else min(local_window + chunk_tokens, window)
+    return sum(kept_in_local if kind == LOCAL_LAYERS else window for kind in kinds)
 
 
 def has_bias_instead(config: Any) -> bool:

@@ -7,6 +7,9 @@ Without an extension the model runs untouched. How an extension acts depends on 
 
 If layers turn by different frequencies, an extension acts in those that see the whole text. Each pass begins
 with the rotation as it was loaded, since some types (`dynamic`) keep the scale of the longest text so far.
+
+A pass goes over the whole window at once, or with `chunk_tokens` over a part of it at a time. The keys and
+values of earlier parts are kept then, so that the numbers are the same where `why_not_in_chunks` is None.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -38,7 +42,15 @@ from posenc.evaluation.models.callables import (
     NextLogits,
     OnLayer,
 )
-from posenc.evaluation.models.configurations import LONGROPE, has_bias_instead, shape_of
+from posenc.evaluation.models.configurations import (
+    DYNAMIC,
+    GLOBAL_LAYERS,
+    LOCAL_LAYERS,
+    LONGROPE,
+    has_bias_instead,
+    scaled_types,
+    shape_of,
+)
 from posenc.evaluation.models.rotations import (
     KnownRotary,
     ModelRotation,
@@ -64,13 +76,20 @@ KNOWN_ATTENTIONS = (
 class TransformersModel(CallableModel):
     """A model of transformers. The token `bos`, if given, replaces the first token of every window.
 
-    With `is_placed` the model stays on the devices that it was loaded to.
+    With `is_placed` the model stays on the devices that it was loaded to. With `chunk_tokens` losses are made
+    by passes over so many tokens of each window at a time.
     """
 
     has_known_weights = True
 
     def __init__(
-        self, model: nn.Module, train_length: int, bos: int | None = None, *, is_placed: bool = False
+        self,
+        model: nn.Module,
+        train_length: int,
+        bos: int | None = None,
+        *,
+        is_placed: bool = False,
+        chunk_tokens: int | None = None,
     ) -> None:
         whole_config: Any = model.config
         config = whole_config.get_text_config()
@@ -78,6 +97,7 @@ class TransformersModel(CallableModel):
         self.bos = bos
         self.end_tokens = end_tokens_of(model)
         self.is_placed = is_placed
+        self.chunk_tokens = chunk_tokens
         self.config = config
         self.shape = shape_of(config, train_length)
         self.rotations = rotations_of(model)
@@ -95,6 +115,14 @@ class TransformersModel(CallableModel):
     def to(self, *arguments: Any, **options: Any) -> Self:
         """Move the model to a device, unless it is placed: on several devices, or with quantised weights."""
         return self if self.is_placed else super().to(*arguments, **options)
+
+    def for_trial(self, share: float) -> CallableModel:
+        """Return the model for a pass over this share of a window, in chunks that are smaller by it, too."""
+        if self.chunk_tokens is None:
+            return self
+        trial = copy.copy(self)
+        trial.chunk_tokens = max(1, round(share * self.chunk_tokens))
+        return trial
 
     @property
     def rotates(self) -> bool:
@@ -200,15 +228,64 @@ class TransformersModel(CallableModel):
         decoder = self.model.base_model
         if decoder is self.model:  # no module of it returns hidden states
             return super().target_logits(tokens, n_targets, encoding)
-        with self._with_encoding(encoding), self._reporting_layers(on_layer):
-            output = decoder(self._inputs(tokens), use_cache=False)
-        hidden = output.last_hidden_state[:, -n_targets:]  # (B, n, d)
+        inputs = self._inputs(tokens)
+        with self._with_encoding(encoding):
+            if self.chunk_tokens is None or self.chunk_tokens >= inputs.shape[1]:
+                with self._reporting_layers(on_layer):
+                    output = decoder(inputs, use_cache=False)
+                hidden = output.last_hidden_state[:, -n_targets:]  # (B, n, d)
+            else:
+                output, hidden = self._pass_in_chunks(inputs, n_targets, self.chunk_tokens, on_layer)
 
         def logits_of(columns: slice) -> Tensor:
             hidden_block = hidden[:, columns]
             return self.checked(self._logits_of_hidden(output, hidden_block), tuple(hidden_block.shape[:2]))
 
         return logits_of
+
+    def _pass_in_chunks(
+        self, inputs: Tensor, n_targets: int, chunk_tokens: int, on_layer: OnLayer | None
+    ) -> tuple[Any, Tensor]:
+        """Make a pass over inputs (B, W), so many tokens of each window at a time.
+
+        Return the output of the last chunk without keys and values, and the hidden states of the targets
+        (B, n, d). Those of other tokens are dropped with their chunk.
+        """
+        length = inputs.shape[1]
+        first_target = length - n_targets
+        past = None
+        hidden_of_chunks = []
+        for start in range(0, length, chunk_tokens):
+            chunk = inputs[:, start : start + chunk_tokens]
+            part = _ShareOfPass(start / length, chunk.shape[1] / length)
+            with self._reporting_layers(None if on_layer is None else part.reporter(on_layer)):
+                output = self.model.base_model(chunk, past_key_values=past, use_cache=True)
+            past = output.past_key_values
+            n_before_targets = max(first_target - start, 0)
+            if n_before_targets < chunk.shape[1]:  # an empty slice would keep the whole chunk in memory
+                hidden_of_chunks.append(output.last_hidden_state[:, n_before_targets:])
+        # Setting the field to None would leave the keys and values in the output, which is a dictionary too.
+        fields = {name: value for name, value in output.items() if name != "past_key_values"}
+        return type(output)(**fields), torch.cat(hidden_of_chunks, dim=1)
+
+    def why_not_in_chunks(self, acting: Encoding) -> str | None:
+        """Return why passes in chunks would give other numbers while an encoding acts; None if they do not.
+
+        Only modules and configuration are looked at, so that an outline of the model is enough.
+        """
+        parameters = inspect.signature(type(self.model.base_model).forward).parameters
+        other_layers = set(getattr(self.config, "layer_types", None) or ()) - {GLOBAL_LAYERS, LOCAL_LAYERS}
+        is_stateful = getattr(self.model, "_is_stateful", False) or bool(other_layers)
+        by_window = [name for name in scaled_types(self.config) if name in (DYNAMIC, LONGROPE)]
+        if self.model.base_model is self.model:
+            return f"{self.config.model_type} has no part that returns hidden states"
+        if "past_key_values" not in parameters or is_stateful:
+            return f"{self.config.model_type} keeps more than keys and values of earlier tokens, or less"
+        if by_window and self.rotates:
+            return f"its rotation is {by_window[0]}: its frequencies depend on the length of the whole text"
+        if AttentionParts.of(leaves(acting)):
+            return "the extension acts in the attention, which posenc computes over whole windows"
+        return None
 
     @torch.no_grad()
     def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:
@@ -349,6 +426,18 @@ class TransformersModel(CallableModel):
             yield
         finally:
             self.model.set_attn_implementation(implementation)
+
+
+@dataclass(frozen=True)
+class _ShareOfPass:
+    """The part of a pass that a chunk is."""
+
+    before: float  # the share of the pass that is done before
+    size: float
+
+    def reporter(self, on_layer: OnLayer) -> OnLayer:
+        """Return a function that is called with the share of the chunk, and reports that of the pass."""
+        return lambda share: on_layer(self.before + self.size * share)
 
 
 def changes_distances(parts: Sequence[Encoding]) -> bool:
