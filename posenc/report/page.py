@@ -18,7 +18,7 @@ import vl_convert
 
 from posenc import __version__
 from posenc.core.errors import visible
-from posenc.report.chart import RowNames, distinct_facts
+from posenc.report.chart import Chart, RowNames, distinct_facts
 from posenc.report.charts import make_chart
 from posenc.report.exact import is_exact
 from posenc.report.explain import terms_of_tables
@@ -236,17 +236,35 @@ def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
         if kind.page != kind_of_table:
             continue
         chart = make_chart(kind.name, [comparison], names, PAGE)
-        if chart is None or len(chart.panels) > 1:  # the page has no room for a panel of each row
-            continue
-        layers = chart.layers.properties(
-            width="container",
-            height=CHART_HEIGHT,
-            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        )
-        charts.append(
-            PageChart(chart.title, specification(configured(layers, PAGE, chart.legend(LEGEND_COLUMNS))))
-        )
+        if chart is not None:
+            charts += _page_charts(chart)
     return charts
+
+
+def _page_charts(chart: Chart) -> list[PageChart]:
+    """Return a chart for the template, or one for each panel if the panels show different quantities.
+
+    Empty for a chart with a panel of each row, for which the page has no room.
+    """
+    if len(chart.panels) == 1:
+        return [_page_chart(chart.title, chart, chart.layers)]
+    if not chart.has_own_scales:
+        return []
+    charts = []
+    for panel in chart.panels:
+        layers = chart.layers.transform_filter(alt.datum.panel == panel)
+        charts.append(_page_chart(f"{chart.title}: {panel}", chart, layers))
+    return charts
+
+
+def _page_chart(title: str, chart: Chart, layers: alt.LayerChart) -> PageChart:
+    """Return layers of a chart as the template reads them."""
+    sized = layers.properties(
+        width="container",
+        height=CHART_HEIGHT,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+    )
+    return PageChart(title, specification(configured(sized, PAGE, chart.legend(LEGEND_COLUMNS))))
 
 
 def _runs_table(runs: Sequence[Run]) -> PageTable | None:

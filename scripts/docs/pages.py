@@ -80,6 +80,8 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         softmax_tables.attention_by_option,
         softmax_tables.directions_met,
         softmax_tables.harm_against_softmax,
+        softmax_tables.reasons_by_case,
+        softmax_tables.numbers_by_case,
     )
 }
 MARK = re.compile(r"^<!-- (?P<kind>printed by|made by|drawn by): (?P<source>.*?) -->\n", re.S | re.M)

@@ -6,13 +6,14 @@ gate. Seeds are compared in pairs: a model with an option and one without have t
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markdown_table import MarkdownTable
-from posenc_output import Json, cell_at, compare, last_cell
+from posenc_output import RECORDS, Json, cell_at, compare, last_cell
 from record_tables import change_and_verdict
 from scipy import stats
 
@@ -231,8 +232,8 @@ def _points_text(difference: float) -> str:
     return f"{100 * difference:+z.0f} points"
 
 
-def _tenths_of_points_text(difference: float) -> str:
-    return f"{100 * difference:+z.1f} points"
+def _small_points_text(difference: float) -> str:
+    return f"{100 * difference:+z.2f} points"
 
 
 def _harm(row: OptionRow) -> float | None:
@@ -257,16 +258,12 @@ def _found(row: OptionRow) -> float | None:
 
 GATED = "[2505.06708](https://arxiv.org/abs/2505.06708)"
 ASENTMAX = "[2506.16640](https://arxiv.org/abs/2506.16640)"
-SINKS = "[gpt-oss](https://arxiv.org/abs/2508.10925)"
+SINKS = "[2309.17453](https://arxiv.org/abs/2309.17453)"
 DIRECTIONS = (
-    Direction(
-        f"sink: less weight on the first token ({SINKS})", "sink", _first_at_t, -1, _tenths_of_points_text
-    ),
-    Direction(f"sink: less harm ({SINKS})", "sink", _harm, -1, _nats_text),
+    Direction(f"sink: less weight on the first token ({SINKS})", "sink", _first_at_t, -1, _small_points_text),
+    Direction("sink: less harm (expected here)", "sink", _harm, -1, _nats_text),
     Direction(f"gate: lower loss at T ({GATED})", "gate", _loss_at_t, -1, _nats_text),
-    Direction(
-        f"gate: less weight on the first token ({GATED})", "gate", _first_at_t, -1, _tenths_of_points_text
-    ),
+    Direction(f"gate: less weight on the first token ({GATED})", "gate", _first_at_t, -1, _small_points_text),
     Direction(f"gate: less harm ({GATED})", "gate", _harm, -1, _nats_text),
     Direction(f"asentmax: less harm ({ASENTMAX})", "asentmax", _harm, -1, _nats_text),
     Direction(f"asentmax: finds more at 8T ({ASENTMAX})", "asentmax", _found, 1, _points_text),
@@ -366,3 +363,74 @@ def seeds_interval(values: Sequence[float]) -> tuple[float, float]:
     standard_error = statistics.stdev(values) / math.sqrt(len(values))
     half_width = float(stats.t.ppf(0.975, len(values) - 1)) * standard_error
     return mean - half_width, mean + half_width
+
+
+# --- how often the reasons are right
+
+
+def reasons_by_case(file: str) -> str:
+    """Return what `why` says of models that were broken on purpose, a row for each alteration.
+
+    Models that collapse as trained have a cause of their own. They count only where the alteration takes the
+    additional keys away, too. Only models that collapse get a sentence.
+    """
+    cases = json.loads((RECORDS / file).read_text())
+    keeping = {case["run"] for case in cases if not case["cause"] and not case["has_collapsed"]}
+    counted = [case for case in cases if case["cause"] == "positions" or case["run"] in keeping]
+    heads = [
+        "altered past T",
+        "cause",
+        "models",
+        "collapse",
+        "it alone is named",
+        "with others",
+        "others",
+        "none",
+    ]
+    table = MarkdownTable(heads, left=[0, 1])
+    for altered in dict.fromkeys(case["altered"] for case in counted if case["cause"]):
+        of_altered = [case for case in counted if case["altered"] == altered]
+        cause = of_altered[0]["cause"]
+        collapsed = [case for case in of_altered if case["has_collapsed"]]
+        answers = [_answer(case["reasons"], cause) for case in collapsed]
+        table.add(
+            altered,
+            "none of the three" if cause == "none" else cause,
+            str(len(of_altered)),
+            str(len(collapsed)),
+            *(str(answers.count(answer)) for answer in ("alone", "with others", "others", "none")),
+        )
+    table.sentence = "Counts of models. *Others*: only other reasons are named; *none*: no reason is."
+    return table.text()
+
+
+def _answer(reasons: Sequence[str], cause: str) -> str:
+    """Tell how the reasons of a case relate to its cause."""
+    if not reasons:
+        return "none"
+    if cause not in reasons:
+        return "others"
+    return "alone" if len(reasons) == 1 else "with others"
+
+
+def numbers_by_case(file: str) -> str:
+    """Return the numbers that the criteria read: of each model as trained, and under each alteration."""
+    cases = json.loads((RECORDS / file).read_text())
+    heads = ["model", "altered past T", "change", "far, of the change", "rise, of log 8", "variance", "why"]
+    table = MarkdownTable(heads, left=[0, 1, 6])
+    for case in cases:
+        far_share = case["far_share"]
+        why = ", ".join(case["reasons"]) or "none"
+        table.add(
+            f"`{case['encoding']}`",
+            case["altered"],
+            f"{case['change']:+z.2f}",
+            "-" if far_share is None else f"{100 * far_share:z.0f}%",
+            f"{100 * case['entropy_rise']:z.0f}%",
+            f"x{case['variance_ratio']:.2f}",
+            why if case["has_collapsed"] else "-",
+        )
+    table.sentence = (
+        "Changes of the loss at 8T in nats/byte. A dash: it does not collapse, so nothing is said."
+    )
+    return table.text()

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 import vl_convert
-from fake_runs import T, positions, recall_records, record, write_run
+from fake_runs import T, dispersion_record, positions, recall_records, record, write_run
 
 from posenc.report.explain import terms_of_tables
 from posenc.report.page import page as make_page
@@ -182,6 +182,35 @@ def test_recall_is_beside_the_losses_with_its_chart(page_with_recall):
     text = Elements(page_with_recall).text
     assert "recall@T" in text
     assert "recall, % with 95% CI" in text
+
+
+# --- Why rows fail
+@pytest.fixture(scope="module")
+def page_with_dispersion(tmp_path_factory):
+    root = tmp_path_factory.mktemp("dispersion")
+    records = [record(T, 1.0), record(8 * T, 3.0), dispersion_record(T, 1.0)]
+    records.append(dispersion_record(8 * T, 3.0, entropy=4.1, first=0.01, variance=0.2, far_nats=3.0))
+    write_run(root / "runs", "rope", records=records)
+    return page_of(root / "runs", root / "page.html")
+
+
+@pytest.mark.parametrize(
+    "quantity", ["entropy", "weight on the first token", "output variance", "far positions alone"]
+)
+def test_the_page_draws_why_rows_fail_a_chart_for_each_quantity(page_with_dispersion, quantity):
+    assert f"<h3>Why rows fail: {quantity}" in page_with_dispersion
+
+
+def test_a_chart_of_one_quantity_has_no_points_of_another(page_with_dispersion):
+    filters = [
+        chart["transform"][0]["filter"] for chart in charts_in(page_with_dispersion) if "transform" in chart
+    ]
+    assert len(filters) >= 4
+    assert len(set(filters)) == 4
+
+
+def test_the_page_says_why_a_row_fails(page_with_dispersion):
+    assert "positions never seen" in Elements(page_with_dispersion).text
 
 
 # --- Strangers' text

@@ -166,7 +166,7 @@ ROW_COLUMNS = (
 
 PART = ReportPart(
     row_columns=ROW_COLUMNS,
-    charts=(ChartKind(name="why", make=_chart, problem=NO_DISPERSION),),
+    charts=(ChartKind(name="why", make=_chart, problem=NO_DISPERSION, page="losses"),),
     protocol=DISPERSION.protocol,
     order=120,
 )

@@ -3,7 +3,7 @@
 A row that collapses can have several reasons, or none. Each has a criterion, for means over seeds at the
 longest window W. Reasons are directions to look in, not proofs: only the first one is an experiment.
   positions  The loss over the last T tokens alone, with the first half of them placed as far away as W
-  reaches, rises by at least half of the row's rise at W. So far positions do harm without more keys.
+  reaches, rises by at least 30% of the row's rise at W. So far positions do harm without more keys.
   spread     The entropy, mean over layers, rises by at least half of log(W / T): attention spreads to at
   least sqrt(W / T) times as many keys. And the variance of the output falls to less than half.
   sink       The layer with the most weight on the first token at T loses more than half of that weight. At T
@@ -29,7 +29,7 @@ from posenc.results.measurements import Measurement, Member
 from posenc.results.statistics.documents import Number
 from posenc.results.statistics.verdicts import COLLAPSED_WORD
 
-FAR_SHARE = 0.5  # far positions alone must make at least this share of the change at W
+FAR_SHARE = 0.3  # far positions alone must make at least this share of the change at W (docs/softmax.md)
 SPREAD_SHARE = 0.5  # the entropy must rise by this share of log(W / T), the rise of equal weights
 VARIANCE_LEFT = 0.5  # the variance must fall below this share of that at T
 SINK_WEIGHT = 0.1  # a sink has at least this weight on the first token at T
