@@ -13,10 +13,9 @@ A figure has one mark, below the line that shows it. Its command names the file 
 
     <!-- drawn by: posenc compare docs/records/study --plot docs/pictures/results/change.png -->
 
-The arguments of a function are plain values. A function stands in record_tables.py, text_tables.py,
-softmax_tables.py, paper_tables.py or measured_tables.py, and its docstring says what it makes. To add a
-table, write a function there, add it to FUNCTIONS, put the mark and `<!-- end -->` into the page, and run
-this script.
+The arguments of a function are plain values. A function stands in one of the files *_tables.py, and its
+docstring says what it makes. To add a table, write a function there, add it to FUNCTIONS, put the mark and
+`<!-- end -->` into the page, and run this script.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ import numpy as np
 import paper_tables
 import record_tables
 import softmax_tables
+import task_tables
 import text_tables
 from PIL import Image
 from posenc_output import ROOT, run_posenc
@@ -63,7 +63,6 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.memory_beside_recall,
         record_tables.extensions_beside,
         record_tables.verdicts_that_differ,
-        record_tables.whole_answers,
         paper_tables.changes_in_papers,
         paper_tables.accuracies_in_papers,
         measured_tables.altered_models,
@@ -82,6 +81,8 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         softmax_tables.harm_against_softmax,
         softmax_tables.reasons_by_case,
         softmax_tables.numbers_by_case,
+        task_tables.whole_answers,
+        task_tables.minutes_of_tasks,
     )
 }
 MARK = re.compile(r"^<!-- (?P<kind>printed by|made by|drawn by): (?P<source>.*?) -->\n", re.S | re.M)

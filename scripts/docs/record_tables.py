@@ -12,15 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import yaml
 from markdown_table import MarkdownTable
 from posenc_output import (
-    RECORDS,
-    ROOT,
     Json,
     cell_at,
     compare,
-    compare_document,
     last_cell,
     multiple_of,
     stored_runs,
@@ -582,58 +578,3 @@ def verdicts_that_differ(folders: Sequence[str], length: str) -> str:
     agreeing = len(shared) - len(table.rows)
     table.sentence = f"{agreeing} of {len(shared)} encodings have the same word in both."
     return table.text()
-
-
-# --- tasks
-
-
-def whole_answers(folder: str, experiment: str = "tasks") -> str:
-    """Return whole answers at 8T for each task and encoding of an experiment, and what has not finished.
-
-    A cell has how many seeds learned within T, and of those the median and the range in per cent.
-    """
-    planned = yaml.safe_load(
-        (ROOT / "conf" / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8")
-    )
-    grid = planned["hydra"]["sweeper"]["params"]
-    tasks, encodings, seeds = (grid[key].split(",") for key in ("data.task", "encoding", "seed"))
-    cells = _cells_of_tasks(folder) if (RECORDS / folder).exists() else {}
-    table = MarkdownTable(["", *tasks])
-    for encoding in encodings:
-        table.add(encoding, *[cells.get((task, encoding), ("", 0))[0] for task in tasks])
-    finished = sum(count for _, count in cells.values())
-    wanted = len(tasks) * len(encodings) * len(seeds)
-    state = f"\nFinished: {finished} of {wanted} runs."
-    missing = []
-    for task in tasks:
-        counts = [cells.get((task, encoding), ("", 0))[1] for encoding in encodings]
-        if sum(counts) < len(encodings) * len(seeds):
-            missing.append(task)
-    if missing:
-        state += f" Not complete: {', '.join(missing)}."
-    return table.text() + state + "\n"
-
-
-def _cells_of_tasks(folder: str) -> dict[tuple[str, str], tuple[str, int]]:
-    """Return the text of each task and encoding, and how many seeds it has."""
-    document = compare_document([folder], "--protocol", "exact")
-    cells = {}
-    for comparison in document.get("comparisons", [document]):
-        for row in comparison["rows"]:
-            answers = row["exact"]
-            if answers is None:
-                continue
-            task = comparison["header"]["corpus"]
-            cells[task, row["encoding"]] = (_answers_text(answers), answers["seeds"])
-    return cells
-
-
-def _answers_text(answers: Json) -> str:
-    """Return `2/3: 40 [20, 60]`; the count alone where no seed learned."""
-    learned = f"{answers['learned']}/{answers['seeds']}"
-    last = answers["cells"][-1]
-    if not answers["learned"] or last is None:
-        return learned
-    low, median, high = (round(100 * last["whole"][key]) for key in ("low", "median", "high"))
-    spread = f"{median}" if low == high else f"{median} [{low}, {high}]"
-    return f"{learned}: {spread}"

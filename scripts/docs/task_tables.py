@@ -1,0 +1,125 @@
+"""Tables of length generalisation on tasks, from a bundle of `experiment=tasks` in docs/records/.
+
+Shapes: an experiment is a grid of tasks, encodings and seeds, as conf/experiment/NAME.yaml has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import yaml
+from markdown_table import MarkdownTable
+from posenc_output import RECORDS, ROOT, Json, compare_document, multiple_of, stored_runs
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What an experiment trains."""
+
+    tasks: Sequence[str]
+    encodings: Sequence[str]
+    seeds: Sequence[str]
+
+    @property
+    def runs(self) -> int:
+        """Return how many runs the experiment has."""
+        return len(self.tasks) * len(self.encodings) * len(self.seeds)
+
+
+def grid_of(experiment: str) -> Grid:
+    """Return the tasks, encodings and seeds of conf/experiment/NAME.yaml."""
+    file = ROOT / "conf" / "experiment" / f"{experiment}.yaml"
+    parameters = yaml.safe_load(file.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
+    return Grid(
+        tasks=parameters["data.task"].split(","),
+        encodings=parameters["encoding"].split(","),
+        seeds=parameters["seed"].split(","),
+    )
+
+
+def answers_of(folder: str) -> dict[tuple[str, str], Json]:
+    """Return the whole answers of each task and encoding, as `posenc compare --protocol exact` has them.
+
+    Empty if docs/records/ has no such folder.
+    """
+    if not (RECORDS / folder).exists():
+        return {}
+    document = compare_document([folder], "--protocol", "exact")
+    answers = {}
+    for comparison in document.get("comparisons", [document]):
+        task = comparison["header"]["corpus"]
+        for row in comparison["rows"]:
+            if row["exact"] is not None:
+                answers[task, row["encoding"]] = row["exact"]
+    return answers
+
+
+def whole_answers(folder: str, length: str = "8x", experiment: str = "tasks") -> str:
+    """Return whole answers at a length for each task and encoding, and what has not finished.
+
+    A cell has how many seeds learned within T, and of those the median and the range in per cent.
+    """
+    grid = grid_of(experiment)
+    answers = answers_of(folder)
+    table = MarkdownTable(["", *grid.tasks])
+    for encoding in grid.encodings:
+        cells = [_cell_text(answers.get((task, encoding)), length) for task in grid.tasks]
+        table.add(f"`{encoding}`", *cells)
+    table.sentence = _finished_sentence(grid, answers)
+    return table.text()
+
+
+def _cell_text(answers: Json | None, length: str) -> str:
+    """Return `2/3: 40 [20, 60]`; the count alone where no seed learned, nothing where no run finished."""
+    if answers is None:
+        return ""
+    learned = f"{answers['learned']}/{answers['seeds']}"
+    shares = share_at(answers, length)
+    if not answers["learned"] or shares is None:
+        return learned
+    low, median, high = (round(100 * shares[key]) for key in ("low", "median", "high"))
+    spread = f"{median}" if low == high else f"{median} [{low}, {high}]"
+    return f"{learned}: {spread}"
+
+
+def share_at(answers: Json, length: str) -> Json | None:
+    """Return low, median and high share of whole answers at a length; None where it was not measured."""
+    for cell in answers["cells"]:
+        if cell is not None and cell["multiple"] == multiple_of(length):
+            shares: Json = cell["whole"]
+            return shares
+    return None
+
+
+def _finished_sentence(grid: Grid, answers: dict[tuple[str, str], Json]) -> str:
+    """Return how many runs finished, and the tasks that lack some."""
+    runs_of_task = dict.fromkeys(grid.tasks, 0)
+    for (task, _), of_encoding in answers.items():
+        runs_of_task[task] += of_encoding["seeds"]
+    wanted = len(grid.encodings) * len(grid.seeds)
+    incomplete = [task for task, runs in runs_of_task.items() if runs < wanted]
+    sentence = f"Finished: {sum(runs_of_task.values())} of {grid.runs} runs."
+    if incomplete:
+        sentence += f" Not complete: {', '.join(incomplete)}."
+    return sentence
+
+
+def minutes_of_tasks(folder: str, experiment: str = "tasks") -> str:
+    """Return for each task how many seeds of how many encodings learned it, and the minutes of its runs."""
+    grid = grid_of(experiment)
+    answers = answers_of(folder)
+    minutes: dict[str, list[float]] = {task: [] for task in grid.tasks}
+    for run in stored_runs(folder):
+        minutes[run["config"]["data"]["task"]].append(run["results"]["run"]["wall_seconds"] / 60)
+    table = MarkdownTable(["task", "encodings", "runs", "learned", "minutes of training: median", "longest"])
+    for task, of_runs in minutes.items():
+        of_task = [each for (name, _), each in answers.items() if name == task]
+        if not of_runs:
+            table.add(f"`{task}`", "0", "0", "-", "-", "-")
+            continue
+        learned = sum(each["learned"] for each in of_task)
+        times = (f"{median(of_runs):.1f}", f"{max(of_runs):.1f}")
+        table.add(f"`{task}`", str(len(of_task)), str(len(of_runs)), str(learned), *times)
+    return table.text()
