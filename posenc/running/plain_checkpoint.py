@@ -23,10 +23,15 @@ from posenc.running.hf_checkpoint import Access, Checkpoint, check_config, check
 # Architectures whose classes fill in nothing but the keys of STATED. A test compares each with its class.
 PLAIN_TYPES = ("llama", "mistral", "qwen2", "olmo", "olmo2", "starcoder2", "granite")
 STATED = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "max_position_embeddings"),
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
 )
-# With one of these transformers does more than reading the configuration.
+# With one of these, transformers does more than reading the configuration.
 SPECIAL = ("quantization_config", "auto_map", "text_config", "rope_scaling", "partial_rotary_factor")
 
 
@@ -34,7 +39,8 @@ class PlainConfig:
     """Hold the values of a config.json under the names that transformers gives them."""
 
     def __init__(self, values: Mapping[str, Any], rotation: Mapping[str, Any]) -> None:
-        self.__dict__.update(values)
+        # A file may name a key like a method, which the method must outlive.
+        self.__dict__.update({key: value for key, value in values.items() if not hasattr(type(self), key)})
         self.dtype = values.get("dtype") or values.get("torch_dtype")
         self.rope_parameters = dict(rotation)
 
@@ -62,7 +68,7 @@ def _plain_config(file: Path) -> PlainConfig | None:
     """Return the configuration in a file; None if the file does not state everything."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # the last: JSON nested too deep
         return None
     if not isinstance(values, dict) or values.get("model_type") not in PLAIN_TYPES:
         return None

@@ -150,7 +150,7 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> Chec
     found by the digest of the weights, and the digest by the BOS token, which only the tokenizer of
     transformers knows.
     """
-    is_needed = (
+    needs_transformers = (
         settings.extend.name != NONE
         or subject.tokenizer == "bytes"
         or subject.bos is True
@@ -158,7 +158,7 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> Chec
         or subject.chunk_tokens is not None
         or not subject.rope_scaling
     )
-    checkpoint = None if is_needed else read_plainly(subject.path)
+    checkpoint = None if needs_transformers else read_plainly(subject.path)
     if checkpoint is None or stored_tensors(checkpoint) is None:  # weights are counted in an outline then
         return None
     return checkpoint

@@ -44,6 +44,7 @@ from posenc.training.checkpoint import load_weights
 
 STRETCHED_HOOKS = {"embed", "rotate", "distance_bias", "bias"}  # whose positions `Stretched` multiplies
 MULTIPLE = 8  # of T, the longest window
+COLLAPSED_NATS = COLLAPSED_MARGIN * math.log(2)  # a byte
 
 
 class LastKeys(Encoding):
@@ -255,7 +256,7 @@ class Measured:
             altered=altered,
             cause=cause,
             change=change,
-            has_collapsed=change >= COLLAPSED_MARGIN * math.log(2),
+            has_collapsed=change >= COLLAPSED_NATS,
             reasons=list(reasons_of(at_t, longest, row.far_share)),
             far_share=row.far_share,
             entropy_rise=(longest.mean_entropy - at_t.mean_entropy) / math.log(MULTIPLE),
@@ -267,7 +268,7 @@ class Measured:
 
     def repaired(self, change: float) -> dict[str, float]:
         """Return the share of the harm that each repair leaves; a repair that does not fit is left out."""
-        if change < COLLAPSED_MARGIN * math.log(2):
+        if change < COLLAPSED_NATS:
             return {}
         left = {}
         for cause, name in REPAIRS.items():

@@ -52,10 +52,13 @@ def compare(folders: Sequence[str], *options: str, where: Sequence[str] = ()) ->
     `where` holds conditions such as `seed=0,1,2`.
     """
     conditions = [part for condition in where for part in ("--where", condition)]
-    document = compare_document(folders, *options, *conditions)
-    if "comparisons" in document:
-        document = document["comparisons"][0]
-    return document
+    return comparisons_of(compare_document(folders, *options, *conditions))[0]
+
+
+def comparisons_of(document: Json) -> list[Json]:
+    """Return the tables of a document of `posenc compare`. A document of one table is that table."""
+    comparisons: list[Json] = document.get("comparisons", [document])
+    return comparisons
 
 
 def stored_runs(folder: str) -> list[Json]:

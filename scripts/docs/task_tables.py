@@ -1,6 +1,6 @@
 """Tables of length generalisation on tasks, from a bundle of `experiment=tasks` in docs/records/.
 
-Shapes: an experiment is a grid of tasks, encodings and seeds, as conf/experiment/NAME.yaml has it.
+An experiment is a grid of tasks, encodings and seeds, as conf/experiment/NAME.yaml has it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import median
 
 import yaml
 from markdown_table import MarkdownTable
-from posenc_output import RECORDS, ROOT, Json, compare_document, multiple_of, stored_runs
+from posenc_output import RECORDS, ROOT, Json, compare_document, comparisons_of, multiple_of, stored_runs
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,8 @@ def answers_of(folder: str) -> dict[tuple[str, str], Json]:
     """
     if not (RECORDS / folder).exists():
         return {}
-    document = compare_document([folder], "--protocol", "exact")
     answers = {}
-    for comparison in document.get("comparisons", [document]):
+    for comparison in comparisons_of(compare_document([folder], "--protocol", "exact")):
         task = comparison["header"]["corpus"]
         for row in comparison["rows"]:
             if row["exact"] is not None:
@@ -56,7 +55,7 @@ def answers_of(folder: str) -> dict[tuple[str, str], Json]:
     return answers
 
 
-def whole_answers(folder: str, length: str = "8x", experiment: str = "tasks") -> str:
+def whole_answers(folder: str, length: str, experiment: str = "tasks") -> str:
     """Return whole answers at a length for each task and encoding, and what has not finished.
 
     A cell has how many seeds learned within T, and of those the median and the range in per cent.
@@ -79,8 +78,8 @@ def _cell_text(answers: Json | None, length: str) -> str:
     shares = share_at(answers, length)
     if not answers["learned"] or shares is None:
         return learned
-    low, median, high = (round(100 * shares[key]) for key in ("low", "median", "high"))
-    spread = f"{median}" if low == high else f"{median} [{low}, {high}]"
+    low, middle, high = (round(100 * shares[key]) for key in ("low", "median", "high"))
+    spread = f"{middle}" if low == high else f"{middle} [{low}, {high}]"
     return f"{learned}: {spread}"
 
 
@@ -115,11 +114,11 @@ def minutes_of_tasks(folder: str, experiment: str = "tasks") -> str:
         minutes[run["config"]["data"]["task"]].append(run["results"]["run"]["wall_seconds"] / 60)
     table = MarkdownTable(["task", "encodings", "runs", "learned", "minutes of training: median", "longest"])
     for task, of_runs in minutes.items():
-        of_task = [each for (name, _), each in answers.items() if name == task]
+        of_task = [of_encoding for (name, _), of_encoding in answers.items() if name == task]
         if not of_runs:
             table.add(f"`{task}`", "0", "0", "-", "-", "-")
             continue
-        learned = sum(each["learned"] for each in of_task)
+        learned = sum(of_encoding["learned"] for of_encoding in of_task)
         times = (f"{median(of_runs):.1f}", f"{max(of_runs):.1f}")
         table.add(f"`{task}`", str(len(of_task)), str(len(of_runs)), str(learned), *times)
     return table.text()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markdown_table import MarkdownTable
-from posenc_output import RECORDS, Json, cell_at, compare_document, last_cell, verdict_word
+from posenc_output import RECORDS, Json, cell_at, compare_document, comparisons_of, last_cell, verdict_word
 from scipy.stats import spearmanr
 
 # corpus of a record -> its name on the page, in the order of the columns
@@ -45,8 +45,7 @@ def text_columns(folder: str) -> list[TextColumn]:
         file = f"{folder}/{bundle}.runs.jsonl.gz"
         if not (RECORDS / file).exists():
             continue
-        document = compare_document([file])
-        comparisons = document.get("comparisons", [document])
+        comparisons = comparisons_of(compare_document([file]))
         by_corpus = {comparison["header"]["corpus"]: comparison for comparison in comparisons}
         for corpus, name in TEXTS.items():
             if corpus in by_corpus:

@@ -280,7 +280,7 @@ class TransformersModel(CallableModel):
         if self.model.base_model is self.model:
             return f"{self.config.model_type} has no part that returns hidden states"
         if "past_key_values" not in parameters or is_stateful:
-            return f"{self.config.model_type} keeps more than keys and values of earlier tokens, or less"
+            return f"{self.config.model_type} keeps another state than keys and values of earlier tokens"
         if by_window and self.rotates:
             return f"its rotation is {by_window[0]}: its frequencies depend on the length of the whole text"
         if AttentionParts.of(leaves(acting)):
