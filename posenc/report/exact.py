@@ -42,21 +42,34 @@ def exact_answer(comparison: Comparison) -> str:
 
 
 def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
-    """Return `Most whole answers at 8x: rope (45%, 2 of 3 seeds).`"""
+    """Return `Most whole answers at 8x: rope (45%, 2 of 3 seeds).`
+
+    It is of the longest window in which a row has a whole answer. Rows with the same share are all named.
+    """
     multiples = _columns_of(comparison).multiples
-    last = len(multiples) - 1
-    share_of_row: list[tuple[float, Row]] = []
-    for row in learned:
-        cell = _cell(row, last)
-        if cell is not None:
-            share_of_row.append((cell.whole.median, row))
-    if not share_of_row:
+    shares_at = [_whole_shares(learned, index) for index in range(len(multiples))]
+    if not shares_at[-1]:
         return "The longest windows have no number."
-    share, best = max(share_of_row, key=lambda pair: pair[0])
-    answers = EXACT.of(best)
-    assert answers is not None
-    length = length_text(multiples[last])
-    return f"Most whole answers at {length}: {row_label(best)} ({percent(share)}%, {learned_text(answers)})."
+    answered = [index for index, shares in enumerate(shares_at) if any(share for share, _ in shares)]
+    if not answered:
+        return f"None has a whole answer at {length_text(multiples[0])}."
+    longest = answered[-1]
+    most = max(share for share, _ in shares_at[longest])
+    best = [row for share, row in shares_at[longest] if share == most]
+    detail = f"{percent(most)}%"
+    answers = EXACT.of(best[0])
+    if len(best) == 1 and answers is not None:
+        detail += f", {learned_text(answers)}"
+    sentence = f"Most whole answers at {length_text(multiples[longest])}: {names_text(best)} ({detail})."
+    if longest < len(multiples) - 1:
+        sentence += f" None at {length_text(multiples[longest + 1])}."
+    return sentence
+
+
+def _whole_shares(rows: Sequence[Row], index: int) -> list[tuple[float, Row]]:
+    """Return the median share of whole answers of each row that has one in the window with this index."""
+    cells = [(_cell(row, index), row) for row in rows]
+    return [(cell.whole.median, row) for cell, row in cells if cell is not None]
 
 
 def _cell(row: Row, index: int) -> ExactCell | None:

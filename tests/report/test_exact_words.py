@@ -37,6 +37,16 @@ def test_the_answer_names_the_most_whole_answers_and_who_did_not_learn(compariso
     assert short_report(comparison).answer == answer
 
 
+def test_the_answer_is_of_the_longest_window_with_a_whole_answer(tmp_path):
+    comparison = comparison_of(tmp_path, rope=[{1: 100, 2: 45, 8: 0}], nope=[{1: 100, 2: 10, 8: 0}])
+    assert short_report(comparison).answer == "Most whole answers at 2x: rope (45%, 1 of 1 seed). None at 8x."
+
+
+def test_rows_with_as_many_whole_answers_are_all_named(tmp_path):
+    comparison = comparison_of(tmp_path, rope=[{1: 100, 8: 100}], nope=[{1: 100, 8: 100}])
+    assert short_report(comparison).answer == "Most whole answers at 8x: nope and rope (100%)."
+
+
 def test_nothing_is_best_where_no_row_learned(tmp_path):
     comparison = comparison_of(tmp_path, rope=[{1: 10, 8: 5}])
     assert short_report(comparison).answer.startswith("No row learned the task")
