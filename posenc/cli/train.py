@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from posenc.cli.help import asks_for_help, help_text
 from posenc.core.console import end_starting, starting, terminal_width, write
 from posenc.core.errors import UserError
+from posenc.core.garbage import without_garbage_collector
 from posenc.core.machine import load_meter
 from posenc.running.invocation import Invocation
 
@@ -54,26 +55,35 @@ def _run(
     dry_run: bool,
 ) -> int:
     """Parse the command line, and do what it asks for; return the exit code."""
-    from posenc.config.compose import compose_jobs
-    from posenc.config.overrides import parse
-    from posenc.training.distributed import run_distributed
+    with without_garbage_collector():
+        from posenc.config.compose import compose_jobs
+        from posenc.config.overrides import parse
+        from posenc.training.distributed import run_distributed
 
     line = parse(arguments, command, command_flags)
     if _is_another_process() and (line.asks_hydra or dry_run or command == "eval"):
         return 0  # the first process answers, or measures
     if line.asks_hydra:
         return _answer(command, line)
-    if dry_run and command == "eval":
-        from posenc.cli.dry_run_eval import print_eval_dry_run
-
-        return print_eval_dry_run(compose_jobs(command, line))
     if dry_run:
-        from posenc.cli.dry_run import print_dry_run
-
-        return print_dry_run(compose_jobs(command, line), line, retry=invocation.retry)
+        with without_garbage_collector():
+            return _print_dry_run(command, line, retry=invocation.retry)
     if command == "eval":
         return run_jobs(command, line, compose_jobs(command, line), invocation)
     return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line), invocation))
+
+
+def _print_dry_run(command: str, line: CommandLine, *, retry: bool) -> int:
+    """Print what the jobs of a line would take; return the exit code."""
+    from posenc.config.compose import compose_jobs
+
+    if command == "eval":
+        from posenc.cli.dry_run_eval import print_eval_dry_run
+
+        return print_eval_dry_run(compose_jobs(command, line))
+    from posenc.cli.dry_run import print_dry_run
+
+    return print_dry_run(compose_jobs(command, line), line, retry=retry)
 
 
 def _is_another_process() -> bool:
