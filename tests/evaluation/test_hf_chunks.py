@@ -1,10 +1,14 @@
 """Passes of models of transformers over a part of a window at a time: the same losses in less memory."""
 
+import re
+
 import hf_models
 import pytest
 import torch
 import transformers
 
+from posenc.evaluation import passes
+from posenc.evaluation.errors import OutOfMemoryError
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.configurations import tokens_kept
 from posenc.evaluation.models.transformers import TransformersModel
@@ -100,6 +104,32 @@ def peak_of(model, chunk_tokens):
 def test_a_wide_layer_takes_less_memory_in_chunks():
     model = hf_models.random_model("llama", **(hf_models.LLAMA | {"intermediate_size": 2048}))
     assert peak_of(model, 128) < peak_of(model, None) / 4
+
+
+def gigabytes_needed(model, chunk_tokens, monkeypatch):
+    """Return what the check before a pass over 2,048 tokens says that it needs."""
+    subject = TransformersModel(model, T, chunk_tokens=chunk_tokens)
+    context = passes.EvalContext(
+        model=subject,
+        context_length=T,
+        seed=0,
+        precision="fp32",
+        device=torch.device("cpu"),
+        store=None,
+        split="test",
+        batch_tokens=2048,
+    )
+    monkeypatch.setattr(passes, "free_memory", lambda: 0)
+    with pytest.raises(OutOfMemoryError) as error:
+        passes.check_memory(context, torch.arange(2048), subject.effective_encoding, n_targets=8)
+    return float(re.search(r"needs about ([\d.e-]+) GB", str(error.value))[1])
+
+
+def test_the_check_before_a_pass_knows_that_chunks_need_less(monkeypatch):
+    model = hf_models.random_model("llama", **(hf_models.LLAMA | {"intermediate_size": 2048}))
+    whole = gigabytes_needed(model, None, monkeypatch)
+    assert whole * 1e9 == pytest.approx(peak_of(model, None), rel=0.1)
+    assert gigabytes_needed(model, 128, monkeypatch) < whole / 4
 
 
 def test_a_trial_of_a_shorter_pass_has_shorter_chunks():
