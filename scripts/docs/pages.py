@@ -83,6 +83,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         softmax_tables.numbers_by_case,
         task_tables.whole_answers,
         task_tables.minutes_of_tasks,
+        task_tables.tasks_beside_text,
     )
 }
 MARK = re.compile(r"^<!-- (?P<kind>printed by|made by|drawn by): (?P<source>.*?) -->\n", re.S | re.M)

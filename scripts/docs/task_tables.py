@@ -11,7 +11,18 @@ from statistics import median
 
 import yaml
 from markdown_table import MarkdownTable
-from posenc_output import RECORDS, ROOT, Json, compare_document, comparisons_of, multiple_of, stored_runs
+from posenc_output import (
+    RECORDS,
+    ROOT,
+    Json,
+    compare,
+    compare_document,
+    comparisons_of,
+    last_cell,
+    multiple_of,
+    stored_runs,
+)
+from scipy.stats import spearmanr
 
 
 @dataclass(frozen=True)
@@ -29,14 +40,27 @@ class Grid:
 
 
 def grid_of(experiment: str) -> Grid:
-    """Return the tasks, encodings and seeds of conf/experiment/NAME.yaml."""
-    file = ROOT / "conf" / "experiment" / f"{experiment}.yaml"
-    parameters = yaml.safe_load(file.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
+    """Return the tasks, encodings and seeds of conf/experiment/NAME.yaml.
+
+    Its `sweep.also` names the experiments of the tasks that have another recipe.
+    """
+    settings = _settings_of(experiment)
+    parameters = settings["hydra"]["sweeper"]["params"]
+    tasks = parameters["data.task"].split(",")
+    for name in settings["sweep"]["also"]:
+        tasks += _settings_of(name)["hydra"]["sweeper"]["params"]["data.task"].split(",")
     return Grid(
-        tasks=parameters["data.task"].split(","),
+        tasks=tasks,
         encodings=parameters["encoding"].split(","),
         seeds=parameters["seed"].split(","),
     )
+
+
+def _settings_of(experiment: str) -> Json:
+    """Return what conf/experiment/NAME.yaml says."""
+    file = ROOT / "conf" / "experiment" / f"{experiment}.yaml"
+    settings: Json = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return settings
 
 
 def answers_of(folder: str) -> dict[tuple[str, str], Json]:
@@ -122,3 +146,41 @@ def minutes_of_tasks(folder: str, experiment: str = "tasks") -> str:
         times = (f"{median(of_runs):.1f}", f"{max(of_runs):.1f}")
         table.add(f"`{task}`", str(len(of_task)), str(len(of_runs)), str(learned), *times)
     return table.text()
+
+
+def tasks_beside_text(folder: str, length: str, experiment: str = "tasks") -> str:
+    """Return how many tasks each encoding goes on with, beside its harm and its use on text.
+
+    An encoding goes on with a task if the median of the seeds that learned it has half of the answers at
+    `length`. Harm at 8T and use at 7T are those of docs/records/study-recall. Encodings are in the order of
+    their harm.
+    """
+    grid = grid_of(experiment)
+    answers = answers_of(folder)
+    heads = ["encoding", "harm at 8T, nats/byte", "found at 7T, %", "tasks learned", f"going on at {length}"]
+    table = MarkdownTable(heads)
+    text_rows = {row["label"]: row for row in compare(["study-recall"])["rows"]}
+    harms, uses, counts = [], [], []
+    for encoding in sorted(grid.encodings, key=lambda name: float(last_cell(text_rows[name])["change"])):
+        row = text_rows[encoding]
+        learned = [task for task in grid.tasks if _has_learned(answers.get((task, encoding)))]
+        shares = [share_at(answers[task, encoding], length) for task in learned]
+        going_on = sum(share is not None and share["median"] >= 0.5 for share in shares)
+        found = 100 * row["recall"]["beyond"][-1]["accuracy"]
+        harms.append(last_cell(row)["change"])
+        uses.append(found if row["recall"]["learned"] else None)
+        counts.append(going_on)
+        found_text = f"{found:.0f}" if row["recall"]["learned"] else "(did not learn)"
+        table.add(f"`{encoding}`", f"{harms[-1]:+.3f}", found_text, str(len(learned)), str(going_on))
+    by_use = [(use, count) for use, count in zip(uses, counts, strict=True) if use is not None]
+    with_harm = spearmanr(harms, counts).statistic
+    with_use = spearmanr([use for use, _ in by_use], [count for _, count in by_use]).statistic
+    table.sentence = (
+        f"Rank correlation of the last column with harm {with_harm:+.2f} ({len(harms)} encodings), "
+        f"with what is found {with_use:+.2f} ({len(by_use)} that learned to recall)."
+    )
+    return table.text()
+
+
+def _has_learned(answers: Json | None) -> bool:
+    return answers is not None and bool(answers["learned"])
