@@ -24,6 +24,8 @@ from posenc_output import (
 )
 from scipy.stats import spearmanr
 
+from posenc.results.beside.exact import LEARNED
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -151,13 +153,13 @@ def minutes_of_tasks(folder: str, experiment: str = "tasks") -> str:
 def tasks_beside_text(folder: str, length: str, experiment: str = "tasks") -> str:
     """Return how many tasks each encoding goes on with, beside its harm and its use on text.
 
-    An encoding goes on with a task if the median of the seeds that learned it has half of the answers at
-    `length`. Harm at 8T and use at 7T are those of docs/records/study-recall. Encodings are in the order of
-    their harm.
+    An encoding goes on with a task if the median of the seeds that learned it has LEARNED% of the answers
+    wholly right at `length`, too. Harm and use at 8T are those of docs/records/study-recall. Encodings are in
+    the order of their harm.
     """
     grid = grid_of(experiment)
     answers = answers_of(folder)
-    heads = ["encoding", "harm at 8T, nats/byte", "found at 7T, %", "tasks learned", f"going on at {length}"]
+    heads = ["encoding", "harm at 8T, nats/byte", "found at 8T, %", "tasks learned", f"going on at {length}"]
     table = MarkdownTable(heads)
     text_rows = {row["label"]: row for row in compare(["study-recall"])["rows"]}
     harms, uses, counts = [], [], []
@@ -165,7 +167,7 @@ def tasks_beside_text(folder: str, length: str, experiment: str = "tasks") -> st
         row = text_rows[encoding]
         learned = [task for task in grid.tasks if _has_learned(answers.get((task, encoding)))]
         shares = [share_at(answers[task, encoding], length) for task in learned]
-        going_on = sum(share is not None and share["median"] >= 0.5 for share in shares)
+        going_on = sum(share is not None and share["median"] >= LEARNED / 100 for share in shares)
         found = 100 * row["recall"]["beyond"][-1]["accuracy"]
         harms.append(last_cell(row)["change"])
         uses.append(found if row["recall"]["learned"] else None)
