@@ -5,7 +5,7 @@ An experiment is a grid of tasks, encodings and seeds, as conf/experiment/NAME.y
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -25,6 +25,8 @@ from posenc_output import (
 from scipy.stats import spearmanr
 
 from posenc.results.beside.exact import LEARNED
+
+FEWEST_SHARES = 4  # different ones, for a rank correlation over encodings
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,23 @@ def share_at(answers: Json, length: str) -> Json | None:
     return None
 
 
+def whole_answers_beside(folder: str, other_folder: str, length: str) -> str:
+    """Return whole answers at a length in two folders, for the tasks and encodings of the second one."""
+    answers = answers_of(folder)
+    other_answers = answers_of(other_folder)
+    tasks = list(dict.fromkeys(task for task, _ in other_answers))
+    encodings = list(dict.fromkeys(encoding for _, encoding in other_answers))
+    table = MarkdownTable(["", *tasks])
+    for encoding in encodings:
+        cells = []
+        for task in tasks:
+            before = _cell_text(answers.get((task, encoding)), length)
+            after = _cell_text(other_answers.get((task, encoding)), length)
+            cells.append(f"{before} → {after}")
+        table.add(f"`{encoding}`", *cells)
+    return table.text()
+
+
 def _finished_sentence(grid: Grid, answers: dict[tuple[str, str], Json]) -> str:
     """Return how many runs finished, and the tasks that lack some."""
     runs_of_task = dict.fromkeys(grid.tasks, 0)
@@ -154,35 +173,91 @@ def tasks_beside_text(folder: str, length: str, experiment: str = "tasks") -> st
     """Return how many tasks each encoding goes on with, beside its harm and its use on text.
 
     An encoding goes on with a task if the median of the seeds that learned it has LEARNED% of the answers
-    wholly right at `length`, too. Harm and use at 8T are those of docs/records/study-recall. Encodings are in
-    the order of their harm.
+    wholly right at `length`, too. Encodings are in the order of their harm.
     """
     grid = grid_of(experiment)
     answers = answers_of(folder)
     heads = ["encoding", "harm at 8T, nats/byte", "found at 8T, %", "tasks learned", f"going on at {length}"]
     table = MarkdownTable(heads)
-    text_rows = {row["label"]: row for row in compare(["study-recall"])["rows"]}
-    harms, uses, counts = [], [], []
-    for encoding in sorted(grid.encodings, key=lambda name: float(last_cell(text_rows[name])["change"])):
-        row = text_rows[encoding]
-        learned = [task for task in grid.tasks if _has_learned(answers.get((task, encoding)))]
-        shares = [share_at(answers[task, encoding], length) for task in learned]
-        going_on = sum(share is not None and share["median"] >= LEARNED / 100 for share in shares)
-        found = 100 * row["recall"]["beyond"][-1]["accuracy"]
-        harms.append(last_cell(row)["change"])
-        uses.append(found if row["recall"]["learned"] else None)
-        counts.append(going_on)
-        found_text = f"{found:.0f}" if row["recall"]["learned"] else "(did not learn)"
-        table.add(f"`{encoding}`", f"{harms[-1]:+.3f}", found_text, str(len(learned)), str(going_on))
-    by_use = [(use, count) for use, count in zip(uses, counts, strict=True) if use is not None]
-    with_harm = spearmanr(harms, counts).statistic
-    with_use = spearmanr([use for use, _ in by_use], [count for _, count in by_use]).statistic
+    on_text = {
+        encoding: of_text for encoding, of_text in _numbers_on_text().items() if encoding in grid.encodings
+    }
+    going_on = {}
+    for encoding in sorted(on_text, key=lambda name: on_text[name].harm):
+        shares = _shares_of_learned(grid.tasks, encoding, answers, length)
+        going_on[encoding] = sum(share >= LEARNED / 100 for share in shares.values())
+        found = on_text[encoding].found
+        found_text = "(did not learn)" if found is None else f"{found:.0f}"
+        harm_text = f"{on_text[encoding].harm:+.3f}"
+        table.add(f"`{encoding}`", harm_text, found_text, str(len(shares)), str(going_on[encoding]))
+    with_harm, with_found = _correlations(going_on, on_text)
     table.sentence = (
-        f"Rank correlation of the last column with harm {with_harm:+.2f} ({len(harms)} encodings), "
-        f"with what is found {with_use:+.2f} ({len(by_use)} that learned to recall)."
+        f"Rank correlation of the last column with harm: {with_harm}; with what is found: {with_found}."
     )
     return table.text()
 
 
-def _has_learned(answers: Json | None) -> bool:
-    return answers is not None and bool(answers["learned"])
+def ranks_by_task(folder: str, length: str, experiment: str = "tasks") -> str:
+    """Return for each task how its whole answers at a length rank encodings, beside harm and use on text."""
+    grid = grid_of(experiment)
+    answers = answers_of(folder)
+    on_text = _numbers_on_text()
+    table = MarkdownTable(["task", f"best at {length}, %", "ranks as harm", "ranks as what is found"])
+    for task in grid.tasks:
+        shares = {
+            encoding: share
+            for encoding in grid.encodings
+            for share in _shares_of_learned([task], encoding, answers, length).values()
+        }
+        if len(set(shares.values())) < FEWEST_SHARES:
+            continue
+        table.add(f"`{task}`", f"{100 * max(shares.values()):.0f}", *_correlations(shares, on_text))
+    table.sentence = "Rank correlation over the encodings with a seed that learned; in brackets their number."
+    return table.text()
+
+
+@dataclass(frozen=True)
+class OnText:
+    """What an encoding does on text, by docs/records/study-recall."""
+
+    harm: float  # change of the loss at 8T, nats/byte
+    found: float | None  # planted values found at 8T, %; None where it did not learn to recall
+
+
+def _numbers_on_text() -> dict[str, OnText]:
+    """Return harm and use of each encoding of the study."""
+    numbers = {}
+    for row in compare(["study-recall"])["rows"]:
+        recall = row["recall"]
+        found = 100 * recall["beyond"][-1]["accuracy"] if recall["learned"] else None
+        numbers[row["label"]] = OnText(last_cell(row)["change"], found)
+    return numbers
+
+
+def _shares_of_learned(
+    tasks: Sequence[str], encoding: str, answers: dict[tuple[str, str], Json], length: str
+) -> dict[str, float]:
+    """Return the median share of whole answers at a length, for each task that a seed learned."""
+    shares = {}
+    for task in tasks:
+        of_task = answers.get((task, encoding))
+        share = share_at(of_task, length) if of_task is not None and of_task["learned"] else None
+        if share is not None:
+            shares[task] = share["median"]
+    return shares
+
+
+def _correlations(values: Mapping[str, float], on_text: Mapping[str, OnText]) -> tuple[str, str]:
+    """Return the rank correlation of values with harm and with what is found: `-0.77 (12)`, `+0.41 (9)`.
+
+    In brackets is the number of encodings: what is found needs one that learned to recall.
+    """
+    harms = {encoding: on_text[encoding].harm for encoding in values}
+    found = {encoding: on_text[encoding].found for encoding in values}
+    texts = []
+    for numbers in (harms, found):
+        known = {encoding: number for encoding, number in numbers.items() if number is not None}
+        correlation = spearmanr([values[encoding] for encoding in known], list(known.values())).statistic
+        texts.append(f"{correlation:+.2f} ({len(known)})")
+    with_harm, with_found = texts
+    return with_harm, with_found
