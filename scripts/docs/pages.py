@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         softmax_tables.reasons_by_case,
         softmax_tables.numbers_by_case,
         task_tables.whole_answers,
-        task_tables.whole_answers_beside,
+        task_tables.right_tokens_beside,
         task_tables.minutes_of_tasks,
         task_tables.tasks_beside_text,
         task_tables.ranks_by_task,

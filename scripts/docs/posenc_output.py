@@ -72,7 +72,8 @@ def stored_runs(folder: str) -> list[Json]:
 
 def cell_at(row: Json, multiple: float) -> Json | None:
     """Return the cell of a row at a multiple of T, None where the row has none."""
-    return next((cell for cell in row["cells"] if cell["multiple"] == multiple), None)
+    cells = [cell for cell in row["cells"] if cell is not None]
+    return next((cell for cell in cells if cell["multiple"] == multiple), None)
 
 
 def last_cell(row: Json) -> Json:

@@ -15,6 +15,7 @@ from posenc_output import (
     RECORDS,
     ROOT,
     Json,
+    cell_at,
     compare,
     compare_document,
     comparisons_of,
@@ -113,28 +114,32 @@ def _cell_text(answers: Json | None, length: str) -> str:
 
 def share_at(answers: Json, length: str) -> Json | None:
     """Return low, median and high share of whole answers at a length; None where it was not measured."""
-    for cell in answers["cells"]:
-        if cell is not None and cell["multiple"] == multiple_of(length):
-            shares: Json = cell["whole"]
-            return shares
-    return None
+    cell = cell_at(answers, multiple_of(length))
+    shares: Json | None = None if cell is None else cell["whole"]
+    return shares
 
 
-def whole_answers_beside(folder: str, other_folder: str, length: str) -> str:
-    """Return whole answers at a length in two folders, for the tasks and encodings of the second one."""
+def right_tokens_beside(folder: str, other_folder: str, length: str) -> str:
+    """Return the right tokens at a length in two folders, for the tasks and encodings of the second one."""
     answers = answers_of(folder)
     other_answers = answers_of(other_folder)
     tasks = list(dict.fromkeys(task for task, _ in other_answers))
     encodings = list(dict.fromkeys(encoding for _, encoding in other_answers))
     table = MarkdownTable(["", *tasks])
     for encoding in encodings:
-        cells = []
-        for task in tasks:
-            before = _cell_text(answers.get((task, encoding)), length)
-            after = _cell_text(other_answers.get((task, encoding)), length)
-            cells.append(f"{before} → {after}")
+        pairs = [(answers[task, encoding], other_answers[task, encoding]) for task in tasks]
+        cells = [
+            f"{_right_tokens(first, length)} → {_right_tokens(second, length)}" for first, second in pairs
+        ]
         table.add(f"`{encoding}`", *cells)
     return table.text()
+
+
+def _right_tokens(answers: Json, length: str) -> str:
+    """Return the median share of right tokens at a length, in per cent, of the seeds that learned, or of all."""
+    cell = cell_at(answers, multiple_of(length))
+    assert cell is not None
+    return f"{100 * cell['tokens']['median']:.0f}"
 
 
 def _finished_sentence(grid: Grid, answers: dict[tuple[str, str], Json]) -> str:
