@@ -136,7 +136,10 @@ def right_tokens_beside(folder: str, other_folder: str, length: str) -> str:
 
 
 def _right_tokens(answers: Json, length: str) -> str:
-    """Return the median share of right tokens at a length, in per cent, of the seeds that learned, or of all."""
+    """Return the median share of right tokens at a length, in per cent.
+
+    It is that of the seeds that learned, or of all if none did.
+    """
     cell = cell_at(answers, multiple_of(length))
     assert cell is not None
     return f"{100 * cell['tokens']['median']:.0f}"
