@@ -44,29 +44,30 @@ def exact_answer(comparison: Comparison) -> str:
 def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     """Return `Most whole answers at 8x: rope (45%, 2 of 3 seeds).`
 
-    It is of the longest window in which a row has a whole answer. Rows with the same share are all named.
+    It is of the longest window beyond T in which the median of a row is above 0. Rows that share the first
+    place are all named.
     """
     multiples = _columns_of(comparison).multiples
-    shares_at = [_whole_shares(learned, index) for index in range(len(multiples))]
-    if not shares_at[-1]:
-        return "The longest windows have no number."
-    answered = [index for index, shares in enumerate(shares_at) if any(share for share, _ in shares)]
+    beyond = [index for index, multiple in enumerate(multiples) if multiple > 1]
+    shares_at = {index: _median_shares(learned, index) for index in beyond}
+    measured = [index for index in beyond if shares_at[index]]
+    if not measured:
+        return "No row that learned the task was measured beyond T."
+    answered = [index for index in measured if any(share for share, _ in shares_at[index])]
     if not answered:
-        return f"None has a whole answer at {length_text(multiples[0])}."
+        return "No row that learned the task has whole answers beyond T (medians of its seeds)."
     longest = answered[-1]
     most = max(share for share, _ in shares_at[longest])
     best = [row for share, row in shares_at[longest] if share == most]
-    detail = f"{percent(most)}%"
-    answers = EXACT.of(best[0])
-    if len(best) == 1 and answers is not None:
-        detail += f", {learned_text(answers)}"
+    seeds = dict.fromkeys(learned_text(answers) for answers in map(EXACT.of, best) if answers is not None)
+    detail = ", ".join([f"{percent(most)}%", *seeds]) if len(seeds) == 1 else f"{percent(most)}%"
     sentence = f"Most whole answers at {length_text(multiples[longest])}: {names_text(best)} ({detail})."
-    if longest < len(multiples) - 1:
-        sentence += f" None at {length_text(multiples[longest + 1])}."
+    if longest != measured[-1]:
+        sentence += " In longer windows every median is 0%."
     return sentence
 
 
-def _whole_shares(rows: Sequence[Row], index: int) -> list[tuple[float, Row]]:
+def _median_shares(rows: Sequence[Row], index: int) -> list[tuple[float, Row]]:
     """Return the median share of whole answers of each row that has one in the window with this index."""
     cells = [(_cell(row, index), row) for row in rows]
     return [(cell.whole.median, row) for cell, row in cells if cell is not None]

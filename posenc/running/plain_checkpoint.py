@@ -93,7 +93,8 @@ def _unscaled_rotation(values: Mapping[str, Any]) -> dict[str, Any] | None:
     rotation = values.get("rope_parameters") or before_version_5
     if not isinstance(rotation, dict) or rotation.get("rope_type") != "default":
         return None
-    return rotation if isinstance(rotation.get("rope_theta"), Real) else None
+    base = rotation.get("rope_theta")
+    return rotation if isinstance(base, Real) and not isinstance(base, bool) else None
 
 
 def _is_readable(tokenizer_file: Path) -> bool:

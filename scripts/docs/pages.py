@@ -37,6 +37,7 @@ import numpy as np
 import paper_tables
 import record_tables
 import softmax_tables
+import task_ranks
 import task_tables
 import text_tables
 from PIL import Image
@@ -84,8 +85,9 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         task_tables.whole_answers,
         task_tables.right_tokens_beside,
         task_tables.minutes_of_tasks,
-        task_tables.tasks_beside_text,
-        task_tables.ranks_by_task,
+        task_tables.right_tokens,
+        task_ranks.tasks_beside_text,
+        task_ranks.ranks_by_task,
     )
 }
 MARK = re.compile(r"^<!-- (?P<kind>printed by|made by|drawn by): (?P<source>.*?) -->\n", re.S | re.M)

@@ -4,19 +4,20 @@
 
 Rows are the encodings of experiment=tasks, from the least harm to the most. Harm and use are those of
 docs/records/study-recall. In the last panel a ring is a task that a seed learned: the share of whole answers
-at 2T, the median of the seeds that learned. The dot is the median of these tasks.
+at 2T, the median of the seeds that learned. The dot is the mean over all tasks, and one that is not learned
+has 0.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from statistics import median
 
 import altair as alt
 from figures import png_of
 from overview import PANELS, Mark, Panel, panel_chart, study_marks
-from task_tables import answers_of, grid_of, share_at
+from task_ranks import mean_share, share_of_learned
+from task_tables import answers_of, grid_of
 
 from posenc.report.looks import data_of
 
@@ -32,20 +33,19 @@ TASKS_PANEL = Panel(
 
 
 def task_marks(folder: str, experiment: str = "tasks") -> list[Mark]:
-    """Return a ring for each encoding and task that a seed learned, and a dot for the median of the tasks."""
+    """Return a ring for each encoding and task that a seed learned, and a dot for the mean of all tasks."""
+    grid = grid_of(experiment)
+    answers = answers_of(folder)
     marks = []
-    shares_of: dict[str, list[float]] = {encoding: [] for encoding in grid_of(experiment).encodings}
-    for (_, encoding), answers in answers_of(folder).items():
-        shares = share_at(answers, LENGTH)
-        if not answers["learned"] or shares is None:
-            continue
-        percent = 100 * shares["median"]
-        shares_of[encoding].append(percent)
-        marks.append(Mark("tasks", encoding, percent, percent, percent, counts=False))
-    for encoding, percents in shares_of.items():
-        if percents:
-            middle = median(percents)
-            marks.append(Mark("tasks", encoding, middle, middle, middle))
+    for encoding in grid.encodings:
+        of_tasks = [answers.get((task, encoding)) for task in grid.tasks]
+        for of_task in of_tasks:
+            share = share_of_learned(of_task, LENGTH)
+            if share is not None:
+                percent = 100 * share
+                marks.append(Mark("tasks", encoding, percent, percent, percent, counts=False))
+        middle = 100 * mean_share(of_tasks, LENGTH)
+        marks.append(Mark("tasks", encoding, middle, middle, middle))
     return marks
 
 

@@ -5,7 +5,9 @@ An experiment is a grid of tasks, encodings and seeds, as conf/experiment/NAME.y
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -16,18 +18,17 @@ from posenc_output import (
     ROOT,
     Json,
     cell_at,
-    compare,
     compare_document,
     comparisons_of,
-    last_cell,
     multiple_of,
     stored_runs,
 )
-from scipy.stats import spearmanr
 
-from posenc.results.beside.exact import LEARNED
+from posenc.data.tasks import find_task
+from posenc.data.tasks.instances import TaskInstances
+from posenc.report.exact import percent
 
-FEWEST_SHARES = 4  # different ones, for a rank correlation over encodings
+GUESSED = 2000  # instances by which the share of a guess is counted
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,11 @@ def _settings_of(experiment: str) -> Json:
     return settings
 
 
+@functools.cache  # a page asks several times, and it takes seconds
 def answers_of(folder: str) -> dict[tuple[str, str], Json]:
     """Return the whole answers of each task and encoding, as `posenc compare --protocol exact` has them.
 
-    Empty if docs/records/ has no such folder.
+    Empty if docs/records/ has no such folder. Raises ValueError if a task has two recipes.
     """
     if not (RECORDS / folder).exists():
         return {}
@@ -79,13 +81,16 @@ def answers_of(folder: str) -> dict[tuple[str, str], Json]:
     for comparison in comparisons_of(compare_document([folder], "--protocol", "exact")):
         task = comparison["header"]["corpus"]
         for row in comparison["rows"]:
-            if row["exact"] is not None:
-                answers[task, row["encoding"]] = row["exact"]
+            if row["exact"] is None:
+                continue
+            if (task, row["encoding"]) in answers:
+                raise ValueError(f"{folder}: {task} has two rows of {row['encoding']}")
+            answers[task, row["encoding"]] = row["exact"]
     return answers
 
 
 def whole_answers(folder: str, length: str, experiment: str = "tasks") -> str:
-    """Return whole answers at a length for each task and encoding, and what has not finished.
+    """Return whole answers at a length for each task and encoding, what a guess has, and what is missing.
 
     A cell has how many seeds learned within T, and of those the median and the range in per cent.
     """
@@ -93,13 +98,36 @@ def whole_answers(folder: str, length: str, experiment: str = "tasks") -> str:
     answers = answers_of(folder)
     table = MarkdownTable(["", *grid.tasks])
     for encoding in grid.encodings:
-        cells = [_cell_text(answers.get((task, encoding)), length) for task in grid.tasks]
+        cells = [_whole_text(answers.get((task, encoding)), length) for task in grid.tasks]
         table.add(f"`{encoding}`", *cells)
+    window = round(multiple_of(length) * _train_length(experiment))
+    table.add("*a guess*", *(percent(guessed_share(task, window)) for task in grid.tasks))
     table.sentence = _finished_sentence(grid, answers)
     return table.text()
 
 
-def _cell_text(answers: Json | None, length: str) -> str:
+def _train_length(experiment: str) -> int:
+    """Return the training length of an experiment in tokens."""
+    return int(_settings_of(experiment)["context_length"])
+
+
+def guessed_share(task: str, window: int) -> float:
+    """Return the share of instances of the largest size whose answer is the commonest of its length.
+
+    That is what a model has which knows how long the answer is, and gives always the same one.
+    """
+    instances = TaskInstances(find_task(task)(), "uniform")
+    size = instances.largest_size(window)
+    assert size is not None
+    answers_by_length: dict[int, Counter[str]] = defaultdict(Counter)
+    for instance in instances.held_out("test", size, GUESSED):
+        answers_by_length[len(instance.answer)][instance.answer] += 1
+    # Where hardly an answer comes twice, the commonest came by chance, and counting it would be a guess too.
+    commonest = [max(counts.values()) for counts in answers_by_length.values()]
+    return sum(count for count in commonest if count > 1) / GUESSED
+
+
+def _whole_text(answers: Json | None, length: str) -> str:
     """Return `2/3: 40 [20, 60]`; the count alone where no seed learned, nothing where no run finished."""
     if answers is None:
         return ""
@@ -107,8 +135,8 @@ def _cell_text(answers: Json | None, length: str) -> str:
     shares = share_at(answers, length)
     if not answers["learned"] or shares is None:
         return learned
-    low, middle, high = (round(100 * shares[key]) for key in ("low", "median", "high"))
-    spread = f"{middle}" if low == high else f"{middle} [{low}, {high}]"
+    low, middle, high = (percent(shares[key]) for key in ("low", "median", "high"))
+    spread = middle if low == high else f"{middle} [{low}, {high}]"
     return f"{learned}: {spread}"
 
 
@@ -117,6 +145,18 @@ def share_at(answers: Json, length: str) -> Json | None:
     cell = cell_at(answers, multiple_of(length))
     shares: Json | None = None if cell is None else cell["whole"]
     return shares
+
+
+def right_tokens(folder: str, length: str, experiment: str = "tasks") -> str:
+    """Return the share of right tokens at a length for each task and encoding, in per cent."""
+    grid = grid_of(experiment)
+    answers = answers_of(folder)
+    table = MarkdownTable(["", *grid.tasks])
+    for encoding in grid.encodings:
+        table.add(
+            f"`{encoding}`", *(_tokens_text(answers.get((task, encoding)), length) for task in grid.tasks)
+        )
+    return table.text()
 
 
 def right_tokens_beside(folder: str, other_folder: str, length: str) -> str:
@@ -128,21 +168,18 @@ def right_tokens_beside(folder: str, other_folder: str, length: str) -> str:
     table = MarkdownTable(["", *tasks])
     for encoding in encodings:
         pairs = [(answers[task, encoding], other_answers[task, encoding]) for task in tasks]
-        cells = [
-            f"{_right_tokens(first, length)} → {_right_tokens(second, length)}" for first, second in pairs
-        ]
+        cells = [f"{_tokens_text(first, length)} → {_tokens_text(second, length)}" for first, second in pairs]
         table.add(f"`{encoding}`", *cells)
     return table.text()
 
 
-def _right_tokens(answers: Json, length: str) -> str:
-    """Return the median share of right tokens at a length, in per cent.
-
-    It is that of the seeds that learned, or of all if none did.
-    """
-    cell = cell_at(answers, multiple_of(length))
-    assert cell is not None
-    return f"{100 * cell['tokens']['median']:.0f}"
+def _tokens_text(answers: Json | None, length: str) -> str:
+    """Return the median share of right tokens at a length, in brackets if no seed learned: `59`, `(59)`."""
+    cell = None if answers is None else cell_at(answers, multiple_of(length))
+    if answers is None or cell is None:
+        return ""
+    text = percent(cell["tokens"]["median"])
+    return text if answers["learned"] else f"({text})"
 
 
 def _finished_sentence(grid: Grid, answers: dict[tuple[str, str], Json]) -> str:
@@ -175,97 +212,3 @@ def minutes_of_tasks(folder: str, experiment: str = "tasks") -> str:
         times = (f"{median(of_runs):.1f}", f"{max(of_runs):.1f}")
         table.add(f"`{task}`", str(len(of_task)), str(len(of_runs)), str(learned), *times)
     return table.text()
-
-
-def tasks_beside_text(folder: str, length: str, experiment: str = "tasks") -> str:
-    """Return how many tasks each encoding goes on with, beside its harm and its use on text.
-
-    An encoding goes on with a task if the median of the seeds that learned it has LEARNED% of the answers
-    wholly right at `length`, too. Encodings are in the order of their harm.
-    """
-    grid = grid_of(experiment)
-    answers = answers_of(folder)
-    heads = ["encoding", "harm at 8T, nats/byte", "found at 8T, %", "tasks learned", f"going on at {length}"]
-    table = MarkdownTable(heads)
-    on_text = {
-        encoding: of_text for encoding, of_text in _numbers_on_text().items() if encoding in grid.encodings
-    }
-    going_on = {}
-    for encoding in sorted(on_text, key=lambda name: on_text[name].harm):
-        shares = _shares_of_learned(grid.tasks, encoding, answers, length)
-        going_on[encoding] = sum(share >= LEARNED / 100 for share in shares.values())
-        found = on_text[encoding].found
-        found_text = "(did not learn)" if found is None else f"{found:.0f}"
-        harm_text = f"{on_text[encoding].harm:+.3f}"
-        table.add(f"`{encoding}`", harm_text, found_text, str(len(shares)), str(going_on[encoding]))
-    with_harm, with_found = _correlations(going_on, on_text)
-    table.sentence = (
-        f"Rank correlation of the last column with harm: {with_harm}; with what is found: {with_found}."
-    )
-    return table.text()
-
-
-def ranks_by_task(folder: str, length: str, experiment: str = "tasks") -> str:
-    """Return for each task how its whole answers at a length rank encodings, beside harm and use on text."""
-    grid = grid_of(experiment)
-    answers = answers_of(folder)
-    on_text = _numbers_on_text()
-    table = MarkdownTable(["task", f"best at {length}, %", "ranks as harm", "ranks as what is found"])
-    for task in grid.tasks:
-        shares = {
-            encoding: share
-            for encoding in grid.encodings
-            for share in _shares_of_learned([task], encoding, answers, length).values()
-        }
-        if len(set(shares.values())) < FEWEST_SHARES:
-            continue
-        table.add(f"`{task}`", f"{100 * max(shares.values()):.0f}", *_correlations(shares, on_text))
-    table.sentence = "Rank correlation over the encodings with a seed that learned; in brackets their number."
-    return table.text()
-
-
-@dataclass(frozen=True)
-class OnText:
-    """What an encoding does on text, by docs/records/study-recall."""
-
-    harm: float  # change of the loss at 8T, nats/byte
-    found: float | None  # planted values found at 8T, %; None where it did not learn to recall
-
-
-def _numbers_on_text() -> dict[str, OnText]:
-    """Return harm and use of each encoding of the study."""
-    numbers = {}
-    for row in compare(["study-recall"])["rows"]:
-        recall = row["recall"]
-        found = 100 * recall["beyond"][-1]["accuracy"] if recall["learned"] else None
-        numbers[row["label"]] = OnText(last_cell(row)["change"], found)
-    return numbers
-
-
-def _shares_of_learned(
-    tasks: Sequence[str], encoding: str, answers: dict[tuple[str, str], Json], length: str
-) -> dict[str, float]:
-    """Return the median share of whole answers at a length, for each task that a seed learned."""
-    shares = {}
-    for task in tasks:
-        of_task = answers.get((task, encoding))
-        share = share_at(of_task, length) if of_task is not None and of_task["learned"] else None
-        if share is not None:
-            shares[task] = share["median"]
-    return shares
-
-
-def _correlations(values: Mapping[str, float], on_text: Mapping[str, OnText]) -> tuple[str, str]:
-    """Return the rank correlation of values with harm and with what is found: `-0.77 (12)`, `+0.41 (9)`.
-
-    In brackets is the number of encodings: what is found needs one that learned to recall.
-    """
-    harms = {encoding: on_text[encoding].harm for encoding in values}
-    found = {encoding: on_text[encoding].found for encoding in values}
-    texts = []
-    for numbers in (harms, found):
-        known = {encoding: number for encoding, number in numbers.items() if number is not None}
-        correlation = spearmanr([values[encoding] for encoding in known], list(known.values())).statistic
-        texts.append(f"{correlation:+.2f} ({len(known)})")
-    with_harm, with_found = texts
-    return with_harm, with_found

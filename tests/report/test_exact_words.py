@@ -37,14 +37,48 @@ def test_the_answer_names_the_most_whole_answers_and_who_did_not_learn(compariso
     assert short_report(comparison).answer == answer
 
 
-def test_the_answer_is_of_the_longest_window_with_a_whole_answer(tmp_path):
-    comparison = comparison_of(tmp_path, rope=[{1: 100, 2: 45, 8: 0}], nope=[{1: 100, 2: 10, 8: 0}])
-    assert short_report(comparison).answer == "Most whole answers at 2x: rope (45%, 1 of 1 seed). None at 8x."
-
-
-def test_rows_with_as_many_whole_answers_are_all_named(tmp_path):
-    comparison = comparison_of(tmp_path, rope=[{1: 100, 8: 100}], nope=[{1: 100, 8: 100}])
-    assert short_report(comparison).answer == "Most whole answers at 8x: nope and rope (100%)."
+@pytest.mark.parametrize(
+    ("rights", "answer"),
+    [
+        (
+            {"rope": [{1: 100, 2: 45, 8: 0}], "nope": [{1: 100, 2: 10, 8: 0}]},
+            "Most whole answers at 2x: rope (45%, 1 of 1 seed). In longer windows every median is 0%.",
+        ),
+        (
+            {"rope": [{1: 100, 2: 50, 8: 0}, {1: 100, 2: 50, 8: 0}, {1: 100, 2: 50, 8: 90}]},
+            "Most whole answers at 2x: rope (50%, 3 of 3 seeds). In longer windows every median is 0%.",
+        ),
+        (
+            {"rope": [{1: 100, 2: 50, 4: 0}], "nope": [{1: 10, 8: 0}]},
+            "Most whole answers at 2x: rope (50%, 1 of 1 seed). In longer windows every median is 0%. "
+            "Did not learn within T: nope.",
+        ),
+        (
+            {"rope": [{1: 100, 8: 100}], "nope": [{1: 100, 8: 100}]},
+            "Most whole answers at 8x: nope and rope (100%, 1 of 1 seed).",
+        ),
+        (
+            {"rope": [{1: 100, 8: 100}], "nope": [{1: 100, 8: 100}, {1: 0, 8: 0}]},
+            "Most whole answers at 8x: nope and rope (100%).",
+        ),
+        (
+            {"rope": [{1: 100, 8: 0}]},
+            "No row that learned the task has whole answers beyond T (medians of its seeds).",
+        ),
+        ({"rope": [{1: 100}]}, "No row that learned the task was measured beyond T."),
+    ],
+    ids=[
+        "nothing at 8x",
+        "one seed at 8x",
+        "not measured at 8x",
+        "two",
+        "two, by other seeds",
+        "none",
+        "only T",
+    ],
+)
+def test_the_answer_is_of_the_longest_window_with_whole_answers(tmp_path, rights, answer):
+    assert short_report(comparison_of(tmp_path, **rights)).answer == answer
 
 
 def test_nothing_is_best_where_no_row_learned(tmp_path):
