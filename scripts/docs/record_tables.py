@@ -22,6 +22,7 @@ from posenc_output import (
     stored_runs,
     verdict_word,
 )
+from scipy.stats import spearmanr
 
 SEEDS_APART = 0.2  # two seeds of an encoding differ if the shares that they find at 8T are so far apart
 
@@ -507,10 +508,16 @@ def extensions_beside(folder: str, other_folder: str, length: str) -> str:
         if cell is not None and cell["change"] is not None:
             changes[name] = cell["change"]
     table = MarkdownTable(["extension", f"change at {length}", f"of a small RoPE at {length}"])
+    in_both = {}
     for name in sorted(changes, key=lambda name: changes[name]):
         other_cell = cell_at(other_rows[name], multiple) if name in other_rows else None
-        other_change = "-" if other_cell is None else f"{other_cell['change']:+.3f}"
-        table.add(name, f"{changes[name]:+.3f}", other_change)
+        other_text = "-"
+        if other_cell is not None:
+            in_both[name] = other_cell["change"]
+            other_text = f"{other_cell['change']:+.3f}"
+        table.add(name, f"{changes[name]:+.3f}", other_text)
+    correlation = spearmanr([changes[name] for name in in_both], list(in_both.values())).statistic
+    table.sentence = f"Rank correlation of the two columns: {correlation:+.2f} ({len(in_both)} rows)."
     return table.text()
 
 

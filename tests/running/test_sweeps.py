@@ -426,6 +426,12 @@ def test_a_task_is_named_by_its_number_and_what_tells_it_from_others(tasks_of_li
     assert [task.name for task in tasks_of_line()] == ["[1/2] seed=0", "[2/2] seed=1"]
 
 
+def test_a_name_that_may_be_a_path_has_no_quotes(working_folder):
+    line = parse(["-m", "data=task", "data.task=copy,sort", "encoding=rope"])
+    tasks = make_tasks("train", line, check_jobs(compose_jobs("train", line)), retry=False)
+    assert [task.name for task in tasks] == ["[1/2] data.task=copy", "[2/2] data.task=sort"]
+
+
 def test_retry_is_passed_on(tasks_of_line):
     assert all("--retry" in task.command for task in tasks_of_line(retry=True))
     assert not any("--retry" in task.command for task in tasks_of_line())

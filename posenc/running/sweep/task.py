@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -29,6 +30,7 @@ OUT_OF_MEMORY = (
 )
 VISIBLE_AFTER = 15.0  # seconds until a file that another machine wrote is surely visible here
 FILE_SECONDS = 0.5  # between two looks for such a file
+QUOTED_WORD = re.compile(r"='([\w.+-]+)'$")  # data.task='copy', as Hydra's grammar has a name that may be a path
 ERROR = "error: "  # begins the line in which a job says why it fails
 
 PROCESS_BYTES = 6e8  # memory of a process that has loaded torch
@@ -165,6 +167,7 @@ def _task_names(jobs: Sequence[ComposedJob]) -> list[str]:
         overrides = [override for override in job.overrides if override not in shared]
         if not overrides:  # a sweep of one job
             overrides = job.overrides[:1]
-        label = " ".join(override.removeprefix("encoding=") for override in overrides)
+        words = [QUOTED_WORD.sub(r"=\1", override) for override in overrides]
+        label = " ".join(word.removeprefix("encoding=") for word in words)
         names.append(f"[{number}/{len(jobs)}] {visible(label)}")
     return names
