@@ -30,7 +30,7 @@ OUT_OF_MEMORY = (
 )
 VISIBLE_AFTER = 15.0  # seconds until a file that another machine wrote is surely visible here
 FILE_SECONDS = 0.5  # between two looks for such a file
-QUOTED_WORD = re.compile(r"='([\w.+-]+)'$")  # data.task='copy', as Hydra's grammar has a name that may be a path
+QUOTED_WORD = re.compile(r"='([\w.+-]+)'$")  # data.task='copy': a name that may be a path
 ERROR = "error: "  # begins the line in which a job says why it fails
 
 PROCESS_BYTES = 6e8  # memory of a process that has loaded torch
