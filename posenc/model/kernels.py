@@ -36,10 +36,16 @@ LEAST_FLEX_WIDTH = 16  # head width from which on `flex` works: Triton's product
 class Limits:
     """The number of keys from which on each kernel is used, and the largest size of its blocks."""
 
-    # `blocks`: the largest number of float32 scores in a block (bf16: twice as many), so that memory grows
-    # linearly with the keys. 4 MB stay in a CPU's caches: a training step at 512 keys (ALiBi, bf16, two
-    # cores) takes 1.04 times as long with 8 MB, and 1.05 times with 2 MB. A GPU wants large blocks.
-    max_scores: int = 1 << 20
+    # `blocks`: the numbers of float32 scores in a block (bf16: twice as many), so that memory grows linearly
+    # with the keys. 4 MB, `cached_scores`, stay in a CPU's caches: a training step at 512 keys (ALiBi, bf16,
+    # two cores) takes 1.04 times as long with 8 MB, and 1.05 times with 2 MB.
+    # Where so few queries would fit that products become slow, a block has `fewest_queries`, up to 16 MB,
+    # `max_scores`: with 9 heads a pass over 16384 tokens takes 0.5 times as long (two layers, bf16). Above
+    # 32 MB glibc maps the memory of each block anew, and the pass takes 3 times as long.
+    # A GPU wants large blocks.
+    cached_scores: int = 1 << 20
+    fewest_queries: int = 32
+    max_scores: int = 1 << 22
     max_scores_gpu: int = 1 << 26
 
     # `causal` on a CPU: with gradients it takes 1.2 to 2.6 times as long as `blocks` at 512 keys, and 0.7 to
@@ -300,7 +306,7 @@ def _softmax_blocks(heads: Heads, layer: Layer, scale: float) -> Tensor:
         return bias_and_mask.masked_bias(block.start, block.stop, block.keys).to(dtype)
 
     scoring = Scoring(scale, bias_of, bias_and_mask.may_have_gradient, sink)
-    return softmax_attention(q, k, v, _blocks(q, k.shape[2], dtype), scoring)
+    return softmax_attention(q, k, v, query_blocks(q, k.shape[2], dtype), scoring)
 
 
 def _hooked_blocks(heads: Heads, layer: Layer, state: object, scale: float) -> Tensor:
@@ -311,7 +317,7 @@ def _hooked_blocks(heads: Heads, layer: Layer, state: object, scale: float) -> T
     queries = q.shape[2]
     bias_and_mask = BiasAndMask(layer, queries)
     outputs: list[Tensor] = []
-    for start, stop, padded in _blocks(q, keys, torch.float32):
+    for start, stop, padded in query_blocks(q, keys, torch.float32):
         # Hooks get the keys up to the block's last query, `seen`. Matrix products get some more, `padded`, so
         # that few different shapes occur (see `Limits.block_sizes`).
         seen = keys - queries + stop
@@ -331,17 +337,17 @@ def _hooked_blocks(heads: Heads, layer: Layer, state: object, scale: float) -> T
     return _joined(outputs)
 
 
-def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
+def query_blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
     """Cut queries q (B, H, T, D) with scores in `dtype` into blocks, the last one first.
 
     The last block sees the most keys, so all others fit into the memory that it frees. In the other order
     every block would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
     """
     batch, heads, queries, _ = q.shape
-    max_scores = _limits.max_scores_gpu if q.is_cuda else _limits.max_scores
+    scores_a_query = float(batch * heads * keys)
     if dtype.itemsize < 4:  # narrower than float32
-        max_scores *= 4 // dtype.itemsize
-    size = max(1, min(queries, max_scores // (batch * heads * keys)))  # queries of a block
+        scores_a_query /= 4 // dtype.itemsize
+    size = max(1, min(queries, _queries_that_fit(scores_a_query, is_cuda=q.is_cuda)))  # queries of a block
     # The keys of a block end at its last query, rounded up to a multiple of `step`, so that at most
     # `block_sizes` numbers of keys occur.
     n_blocks = math.ceil(queries / size)
@@ -352,6 +358,14 @@ def _blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
         rounded_stop = min(queries, math.ceil(stop / step) * step)
         blocks.append(QueryBlock(start, stop, keys - queries + rounded_stop))
     return blocks
+
+
+def _queries_that_fit(scores_a_query: float, *, is_cuda: bool) -> int:
+    """Return how many queries a block of `blocks` should have, by the limits."""
+    if is_cuda:
+        return int(_limits.max_scores_gpu / scores_a_query)
+    preferred = max(_limits.fewest_queries, _limits.cached_scores / scores_a_query)
+    return int(min(preferred, _limits.max_scores / scores_a_query))
 
 
 def _joined(outputs: Sequence[Tensor]) -> Tensor:

@@ -17,6 +17,7 @@ from hf_models import LONG, LONGROPE, T
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.transformers import KNOWN_ATTENTIONS, TransformersModel
+from posenc.model.kernels import changed_limits
 
 WINDOW = 2 * LONG
 DIVISORS = [1.0, 1.5, 3.0, 4.5]
@@ -220,9 +221,12 @@ def grouped_distances(window, train_length):
     )
 
 
+@pytest.mark.parametrize("queries", [7, WINDOW], ids=["blocks", "one block"])
 @pytest.mark.parametrize("kind", ["llama 3.1", "qwen yarn", "phi-3", "gpt-oss", "gemma 3", "proportional"])
-def test_distances_are_counted_in_groups(kind, subject):
-    logits = extended_logits(subject, name="self_extend")
+def test_distances_are_counted_in_groups(kind, queries, subject):
+    scores_a_query = 2 * subject.shape.n_heads * WINDOW  # of two texts
+    with changed_limits(fewest_queries=queries, max_scores=queries * scores_a_query):
+        logits = extended_logits(subject, name="self_extend")
     expected = logits_by_distance(model(kind), subject, grouped_distances(WINDOW, LONG))
     torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)  # angles in float32 beside float64
     assert (logits - logits_of(model(kind))).abs().max() > 1e-3

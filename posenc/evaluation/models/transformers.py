@@ -406,7 +406,7 @@ class TransformersModel(CallableModel):
             yield
             return
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import eager_mask
+        from transformers.masking_utils import sdpa_mask
 
         as_trained = AttentionParts.of(())
 
@@ -419,7 +419,7 @@ class TransformersModel(CallableModel):
             return attention(parts if is_extended else as_trained, q, k, v, mask, options), None
 
         AttentionInterface.register(ATTENTION_NAME, attend)
-        AttentionMaskInterface.register(ATTENTION_NAME, eager_mask)
+        AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
         implementation = self.model.config._attn_implementation
         self.model.set_attn_implementation(ATTENTION_NAME)
         try:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions.redistanced import Redistanced
+from posenc.model.kernels import query_blocks
 
 ATTENTION_HOOKS = {"scores", "visible"}  # hooks that need another attention function
-QUERY_BLOCK = 512  # queries that the attention function handles at once
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ class AttentionParts:
 def attention(
     parts: AttentionParts, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: ScoreOptions
 ) -> Tensor:
-    """Return softmax(scores + mask) v, (B, S, H, D) as transformers wants it, with the parts' hooks.
+    """Return softmax(scores) v, (B, S, H, D) as transformers wants it, with the parts' hooks.
 
     q (B, H, S, D); k and v (B, KV, S, D), where each of KV heads serves H/KV heads of queries; mask (B, 1, S,
-    S).
+    S) bool, or None: each query sees all earlier tokens.
     """
     length = q.shape[2]
     heads_a_key_head = q.shape[1] // k.shape[1]
@@ -82,28 +83,29 @@ def attention(
     for part in parts.rotating:
         q, k = part.rotate(q, k, pos, pos, options.layer)
     # Queries go in blocks, since the scores of a long text with itself would not fit into memory.
-    blocks = []
-    # The block with the most keys comes first, so that one rotation to new positions serves all blocks.
-    for start in reversed(range(0, length, QUERY_BLOCK)):
-        end = min(start + QUERY_BLOCK, length)
-        q_pos = pos[start:end]
-        k_pos = pos[:end]
-        s = (q[:, :, start:end] @ k[:, :, :end].mT).float() * options.scale  # (B, H, queries, keys)
+    outputs: list[Tensor] = []
+    for start, stop, padded in query_blocks(q, length, torch.float32):
+        # Hooks get the keys up to the block's last query. Matrix products get some more, `padded`.
+        q_pos = pos[start:stop]
+        k_pos = pos[:stop]
+        product = q[:, :, start:stop] @ k[:, :, :padded].mT
+        s = product[..., :stop].float() * options.scale  # (B, H, queries, keys)
         for part, state in zip(parts.redistanced, states, strict=True):
             s = part.scores(s, q, k, q_pos, k_pos, state, options.layer)
         if options.softcap is not None:
             s = torch.tanh(s / options.softcap) * options.softcap
         allowed = q_pos[:, None] >= k_pos  # (queries, keys)
+        if mask is not None:
+            allowed = allowed & mask[:, :, start:stop, :stop]  # (B, 1, queries, keys)
         for part in parts.acting:
             if "scores" in part.hooks:
                 s = part.scores(s, q, k, q_pos, k_pos, None, options.layer)
             if "visible" in part.hooks:
                 allowed = allowed & part.visible(q_pos, k_pos, options.layer)
-        if mask is not None:
-            s = s + mask[:, :, start:end, :end]
         p = _softmax(s.masked_fill(~allowed, float("-inf")), options.sinks).to(v.dtype)
-        blocks.append(p @ v[:, :, :end])  # (B, H, queries, D)
-    return torch.cat(blocks[::-1], dim=2).transpose(1, 2)
+        p = p if padded == stop else F.pad(p, (0, padded - stop))
+        outputs.append(p @ v[:, :, :padded])  # (B, H, queries, D)
+    return torch.cat(outputs[::-1], dim=2).transpose(1, 2)
 
 
 def _softmax(s: Tensor, sinks: Tensor | None) -> Tensor:
