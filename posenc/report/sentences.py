@@ -116,15 +116,24 @@ def _all_cells(comparison: Comparison) -> list[Cell]:
 def facts_of(comparison: Comparison) -> list[str]:
     """Return the facts above a table: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
     header = comparison.header
-    group = [condition_text(key, value) for key, value in header.group.items() if key not in IN_FACTS]
     if len(comparison.rows) == 1:
         rows = [row_label(comparison.rows[0]), *_settings(comparison), _seeds(comparison)]
     else:
         rows = [_count_of_rows(comparison), _seeds(comparison), *_settings(comparison)]
     precision = "/".join(header.precisions)
     evaluated_in = f"evaluated in {header.evaluated_in}" if header.evaluated_in else ""
-    facts = [*group, protocol_fact(header), *rows, precision, evaluated_in]
+    facts = [*_group_facts(header), protocol_fact(header), *rows, precision, evaluated_in]
     return [visible(fact) for fact in facts if fact]
+
+
+def _group_facts(header: Header) -> list[str]:
+    """Return what tells the table from the others, but for what another fact says."""
+    said_elsewhere = set(IN_FACTS)
+    if header.group.get("evaluated on") == header.group.get("corpus"):
+        said_elsewhere.add("evaluated on")
+    if header.group.get("model") == encoding_name(header.model):
+        said_elsewhere.add("model")
+    return [condition_text(key, value) for key, value in header.group.items() if key not in said_elsewhere]
 
 
 def protocol_fact(header: Header) -> str:

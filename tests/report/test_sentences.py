@@ -8,6 +8,8 @@ from fake_runs import T, compared, positions, recall_records, record, write_run
 from posenc.report.formats import render
 from posenc.report.reports import paper_report, short_report
 from posenc.report.sentences import answer, facts_of, full_notes, recall_line, sample_line, unit_note
+from posenc.results import load_runs
+from posenc.results.comparison import compare_runs
 
 WEAK = [record(T, 1.8), record(8 * T, 1.8), record(T, 1.81, protocol="trigram")]
 
@@ -36,6 +38,30 @@ def test_the_facts_of_a_single_row_begin_with_its_name(tmp_path):
     facts = facts_of(compared(tmp_path))
     assert facts[0] == "rope"
     assert "seed 0" in facts
+
+
+def write_measured(root, trained_on, measured_on):
+    """A run that was trained on one text and measured on another, or on the same one."""
+    fingerprints = {"code": "c" * 64, "prose": "e" * 64}
+    losses = [
+        record(window, 1.0, corpus=measured_on, fingerprint=fingerprints[measured_on])
+        for window in (T, 8 * T)
+    ]
+    corpus = {"name": trained_on, "fingerprint": fingerprints[trained_on]}
+    write_run(root, records=losses, facts={"corpus": corpus})
+
+
+def test_a_text_is_named_once_where_models_were_measured_on_what_they_were_trained_on(tmp_path):
+    write_measured(tmp_path, "code", "code")
+    write_measured(tmp_path, "prose", "prose")
+    write_measured(tmp_path / "elsewhere", "code", "prose")
+    facts = [facts_of(table) for table in compare_runs(load_runs([tmp_path]))]
+    texts = [[fact for fact in of_table if "eeee" in fact or "cccc" in fact] for of_table in facts]
+    assert sorted(texts) == [
+        ["corpus code cccccccccccc"],
+        ["corpus code cccccccccccc", "evaluated on prose eeeeeeeeeeee"],
+        ["corpus prose eeeeeeeeeeee"],
+    ]
 
 
 def test_the_answer_names_the_best_at_both_ends(five):
