@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import control_tables
 import measured_tables
 import numpy as np
 import paper_tables
@@ -64,6 +65,8 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.memory_beside_recall,
         record_tables.extensions_beside,
         record_tables.verdicts_that_differ,
+        control_tables.controls,
+        control_tables.controls_by_seed,
         paper_tables.changes_in_papers,
         paper_tables.accuracies_in_papers,
         measured_tables.altered_models,

@@ -205,7 +205,7 @@ def recall_by_seed(folder: str) -> str:
     recalls_by_name: dict[str, dict[int, SeedRecall]] = {}
     for seed in seeds:
         for row in compare([folder], where=[f"seed={seed}"])["rows"]:
-            recall = _recall_of(row)
+            recall = seed_recall(row)
             if recall is not None:
                 recalls_by_name.setdefault(row["label"], {})[seed] = recall
     several = {name: recalls for name, recalls in recalls_by_name.items() if len(recalls) > 1}
@@ -226,7 +226,7 @@ def recall_by_seed(folder: str) -> str:
     return table.text()
 
 
-def _recall_of(row: Json) -> SeedRecall | None:
+def seed_recall(row: Json) -> SeedRecall | None:
     recall = row["recall"]
     if recall is None or recall["within"] is None or recall["beyond"][-1] is None:
         return None
@@ -271,7 +271,7 @@ def room(folders: Sequence[str]) -> str:
             _full_name(row),
             _with_half_width(recovered["worth"], recovered["worth_ci95"]),
             _recovered_share(recovered),
-            f"{_loss_at_train_length(row):.3f}",
+            f"{loss_at_train_length(row):.3f}",
             f"{cell_at(row, recovered['multiple'])['mean']:.3f}",
             f"{recovered['reference'] + recovered['worth']:.3f}",
             f"{recovered['reference']:.3f}",
@@ -317,10 +317,10 @@ def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
         row = rows_by_name[name]
         table.add(
             f"`{name}`",
-            f"{_loss_at_train_length(row):.3f}",
+            f"{loss_at_train_length(row):.3f}",
             change_and_verdict(last_cell(row)),
-            _seeds_that_learned(row),
-            _found_and_interval(row),
+            seeds_that_learned(row),
+            found_and_interval(row),
         )
     table.sentence = "Loss in nats/byte. Brackets are 95% intervals."
     return table.text()
@@ -336,12 +336,12 @@ def change_and_verdict(cell: Json) -> str:
     return f"{cell['change']:+z.3f} [{low:+z.3f}, {high:+z.3f}] {verdict_word(cell)}"
 
 
-def _seeds_that_learned(row: Json) -> str:
+def seeds_that_learned(row: Json) -> str:
     learning = row["recall"]["learning"]
     return f"{learning['learned']} of {learning['seeds']}"
 
 
-def _found_and_interval(row: Json) -> str:
+def found_and_interval(row: Json) -> str:
     """Return `90% [79, 99]`: the share that is found in the longest window."""
     farthest = row["recall"]["beyond"][-1]
     low, high = (100 * share for share in farthest["ci95"])
@@ -370,8 +370,8 @@ def choices(considered: Sequence[tuple[str, str, str, str, str]]) -> str:
             aim,
             encoding,
             change_and_verdict(last_cell(row)),
-            _found_and_interval(row),
-            _seeds_that_learned(row),
+            found_and_interval(row),
+            seeds_that_learned(row),
             how_sure,
         )
     return table.text()
@@ -442,13 +442,13 @@ def cost_of_plants(planted_folder: str, plain_folder: str, seed: int) -> str:
     table = MarkdownTable(heads, left=[0])
     for name in sorted(plain, key=lambda name: last_cell(plain[name])["change"]):
         both_rows = (planted[name], plain[name])
-        losses = [f"{_loss_at_train_length(row):.3f}" for row in both_rows]
+        losses = [f"{loss_at_train_length(row):.3f}" for row in both_rows]
         changes = [f"{last_cell(row)['change']:+.3f}" for row in both_rows]
         table.add(f"`{name}`", *losses, *changes)
     return table.text()
 
 
-def _loss_at_train_length(row: Json) -> float:
+def loss_at_train_length(row: Json) -> float:
     cell = cell_at(row, 1)
     assert cell is not None
     loss: float = cell["mean"]
@@ -472,8 +472,8 @@ def use_by_size(folders: Sequence[str]) -> str:
 
 
 def _use(row: Json) -> str:
-    learned = _seeds_that_learned(row)
-    return f"{learned}: {_found_and_interval(row)}" if row["recall"]["learned"] else learned
+    learned = seeds_that_learned(row)
+    return f"{learned}: {found_and_interval(row)}" if row["recall"]["learned"] else learned
 
 
 def _by_size(folders: Sequence[str], text_of: Callable[[Json], str]) -> str:

@@ -82,7 +82,8 @@ def attention(
     states = [part.prepare(q, q_scaled, k, options.layer) for part in parts.redistanced]
     for part in parts.rotating:
         q, k = part.rotate(q, k, pos, pos, options.layer)
-    # Queries go in blocks, since the scores of a long text with itself would not fit into memory.
+    # Queries go in blocks, since the scores of a long text with itself would not fit into memory. The block
+    # with the most keys comes first, so that one rotation to new positions serves all blocks.
     outputs: list[Tensor] = []
     for start, stop, padded in query_blocks(q, length, torch.float32):
         # Hooks get the keys up to the block's last query. Matrix products get some more, `padded`.
@@ -94,18 +95,25 @@ def attention(
             s = part.scores(s, q, k, q_pos, k_pos, state, options.layer)
         if options.softcap is not None:
             s = torch.tanh(s / options.softcap) * options.softcap
-        allowed = q_pos[:, None] >= k_pos  # (queries, keys)
-        if mask is not None:
-            allowed = allowed & mask[:, :, start:stop, :stop]  # (B, 1, queries, keys)
         for part in parts.acting:
             if "scores" in part.hooks:
                 s = part.scores(s, q, k, q_pos, k_pos, None, options.layer)
-            if "visible" in part.hooks:
-                allowed = allowed & part.visible(q_pos, k_pos, options.layer)
+        allowed = _allowed(parts.acting, q_pos, k_pos, options.layer)
+        if mask is not None:
+            allowed = allowed & mask[:, :, start:stop, :stop]  # (B, 1, queries, keys)
         p = _softmax(s.masked_fill(~allowed, float("-inf")), options.sinks).to(v.dtype)
         p = p if padded == stop else F.pad(p, (0, padded - stop))
         outputs.append(p @ v[:, :, :padded])  # (B, H, queries, D)
     return torch.cat(outputs[::-1], dim=2).transpose(1, 2)
+
+
+def _allowed(acting: Sequence[Encoding], q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+    """Return which keys each query may see, (queries, keys) bool: no later ones, none that a part hides."""
+    allowed = q_pos[:, None] >= k_pos
+    for part in acting:
+        if "visible" in part.hooks:
+            allowed = allowed & part.visible(q_pos, k_pos, layer)
+    return allowed
 
 
 def _softmax(s: Tensor, sinks: Tensor | None) -> Tensor:

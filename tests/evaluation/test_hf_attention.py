@@ -1,0 +1,26 @@
+"""The attention function that posenc puts into models of transformers: what it holds in memory."""
+
+import hf_models
+import pytest
+import torch
+
+from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.models.transformers import TransformersModel
+from posenc.model.kernels import changed_limits
+from posenc.training.memory import peak_bytes
+
+SHORT = 1024
+
+
+@pytest.mark.parametrize("name", ["window", "self_extend", "logn"])
+def test_memory_grows_with_the_tokens_and_not_with_their_pairs(name):
+    subject = TransformersModel(hf_models.random_model("llama", **hf_models.LLAMA), hf_models.T)
+    extension = build_extension({"name": name}, subject)
+
+    def make_pass(window):
+        tokens = torch.zeros(1, window, dtype=torch.int64)
+        subject.target_logits(tokens, 1, extension.effective_encoding(window))
+
+    scores = 8 * 4 * 2 * SHORT  # of eight queries in the longer window
+    with changed_limits(fewest_queries=1, cached_scores=scores, max_scores=scores):
+        assert peak_bytes(make_pass, 2 * SHORT) < 2.2 * peak_bytes(make_pass, SHORT)
