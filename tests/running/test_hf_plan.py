@@ -200,6 +200,30 @@ def test_products_in_bf16_take_a_copy_of_the_weights(plan):
     assert in_bf16.memory - plain.memory == pytest.approx(2 * plain.parameters)
 
 
+# --- extensions that act in the attention
+@pytest.fixture
+def seconds(plan, monkeypatch):
+    """Return a function from an extension to the planned seconds, on a machine whose speed is fixed."""
+    monkeypatch.setattr(estimate, "measure_rates", lambda *_, **__: estimate.Rates(1e-9, 1e-9, 1e-6))
+    monkeypatch.setattr(estimate, "attention_seconds_a_flop", lambda *_: 1e-9)
+
+    def planned_seconds(name, *overrides):
+        job = plan("eval.lengths=[1x,4x]", "eval.max_targets=100", f"extend={name}", *overrides)
+        return estimate.estimate_evaluation(job, 0).seconds
+
+    return planned_seconds
+
+
+def test_each_product_that_an_extension_adds_takes_as_much_time(seconds):
+    one_product = seconds("self_extend") - seconds("window")
+    assert one_product > 0.2 * seconds("window")
+    assert seconds("dca") - seconds("self_extend") == pytest.approx(one_product)
+
+
+def test_products_with_the_first_keys_alone_take_little_time(seconds):
+    assert 1 < seconds("sinks", "extend.sinks=1") / seconds("window") < 1.1
+
+
 # --- targets that the machine has time for
 def test_fewer_minutes_are_fewer_targets(plan):
     many = plan("eval.max_minutes=1000").evaluation.settings.max_targets

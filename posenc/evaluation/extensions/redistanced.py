@@ -62,6 +62,10 @@ class Redistanced(Encoding):
         self.biased = tuple(part for part in parts if "distance_bias" in part.hooks)
         self.far = far
 
+    def share_of_keys(self, window: int) -> float:
+        """Return the share of the keys of a window whose scores are made anew."""
+        return 1.0 if self.far.keys is None else min(1.0, self.far.keys / window)
+
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Unrotated:
         return Unrotated(q, k)
 
