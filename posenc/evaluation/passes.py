@@ -6,6 +6,7 @@ For example, `positions` needs the longest windows of `nonoverlapping`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,8 +73,9 @@ class EvalContext:
     extension: Extension | None = None  # changes the encoding at windows beyond T
     recorded_precision: str | None = None  # for the record; None if it is the precision of the training
     cache: dict[Hashable, np.ndarray] = field(default_factory=dict)  # losses of the passes of an evaluation
+    score_cache: dict[Hashable, Scores] = field(default_factory=dict)  # the same, of `scores_of_windows`
     check_stop: Callable[[], None] = lambda: None  # called between batches; raises if the user stops the run
-    on_batch: Callable[[float], None] = lambda share: None  # called with the share of a pass that is done
+    on_batch: Callable[[float], None] = lambda share: None  # called with the share of a cell that is done
 
     @property
     def document_starts(self) -> np.ndarray:
@@ -139,6 +141,24 @@ class EvalContext:
         `encoding` is the one that acts. None stands for the encoding of windows of this length.
         """
         return score_windows(self, read, count, window, n_targets, with_best=True, encoding=encoding)
+
+    def scores_of_windows(self, windows: np.ndarray, window: int, n_targets: int) -> Scores:
+        """Return the scores of the last targets of windows (count, window + 1), as `window_scores` does.
+
+        The same windows are passed through the model once, also if an extension changes nothing there.
+        """
+        digest = hashlib.sha256(np.ascontiguousarray(windows).data).digest()
+        key = (self.acting_extension(window), window, n_targets, digest)
+        if key not in self.score_cache:
+            self.score_cache[key] = self.window_scores(windows.__getitem__, len(windows), window, n_targets)
+        return self.score_cache[key]
+
+    def part_of_cell(self, done: int, total: int) -> EvalContext:
+        """Return a context for one of `total` equal parts of a cell, of which `done` are finished.
+
+        What it reports is progress over the whole cell.
+        """
+        return replace(self, on_batch=lambda share: self.on_batch((done + share) / total))
 
     def generated(self, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
         """Replace the marked tokens of windows (count, window + 1) by what the model would write there.

@@ -36,9 +36,10 @@ class CellProgress:
         self._line.update(self._ended, f"{name}{cell.protocol.name} at {cell.window}{documents}")
 
     def inside(self, share: float) -> None:
-        """Take the share of a pass that is done.
+        """Take the share of a cell that is done.
 
-        Some cells need several passes. The bar follows the first one, and then waits.
+        Where a protocol makes several passes without telling which part of the cell each is, the bar follows
+        the first pass, and then waits.
         """
         self._share = max(self._share, min(share, MOST_OF_A_CELL))
         self._line.update(self._ended + self._share)

@@ -101,7 +101,7 @@ class Exact(Protocol[TaskPlan]):
         first_target = int(is_target.any(axis=0).argmax())  # the first column in which any answer begins
         is_target = is_target[:, first_target:]  # (N, targets)
         n_targets = is_target.shape[1]
-        scores = context.window_scores(instances.tokens.__getitem__, plan.count, window, n_targets)
+        scores = context.scores_of_windows(instances.tokens[: plan.count], window, n_targets)
         is_right = scores.is_best & is_target
         counts = ExactCounts(
             size=plan.size(window),

@@ -15,7 +15,6 @@ Source: Hsieh et al. 2024 (arXiv 2404.06654); posenc/data/ruler.py has the strin
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import hashlib
 import importlib.util
 import re
@@ -153,7 +152,7 @@ class RulerProtocol(Protocol[RulerPlan]):
         for name in plan.tasks:
             n_before = len(answers)
             for sample in plan.samples(name, window):
-                context_of_sample = _with_share_of_progress(context, len(answers), n_samples)
+                context_of_sample = context.part_of_cell(len(answers), n_samples)
                 answers.append(answered(context_of_sample, plan.tokenizer, sample, window))
             counts["task"].append(name)
             counts["samples"].append(plan.count)
@@ -196,8 +195,3 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
         written = context.written(prompt, NEW_TOKENS, window, has_all_answers)
         correct = sample.count_found(tokenizer.decode(written))
     return Answer(float(scores.nats.sum()), len(right_answer), correct)
-
-
-def _with_share_of_progress(context: EvalContext, done: int, total: int) -> EvalContext:
-    """Return a context that reports progress over all samples, of which `done` are finished."""
-    return dataclasses.replace(context, on_batch=lambda share: context.on_batch((done + share) / total))

@@ -1,5 +1,7 @@
 """needle: facts in real text, asked for at its end; an oracle that copies finds all, a shuffled one none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -51,12 +53,16 @@ def context_of(function):
     )
 
 
-def found(function, window, **changes):
-    """Return the counts of a function in windows of one length."""
-    context = context_of(function)
+def asked(context, window, **changes):
+    """Return the counts of the function of a context in windows of one length."""
     protocol = protocol_of("needle", needle=ASKED | changes)
     plan = protocol.plan(request_for(context.store, [T, 2 * T], context_length=T))
     return protocol.measure(context, plan, window).extra["needle"]
+
+
+def found(function, window, **changes):
+    """Return the counts of a function in windows of one length."""
+    return asked(context_of(function), window, **changes)
 
 
 @pytest.mark.parametrize("changes", [{}, {"values": 2}, {"keys": [2, 3], "queries": 2}], ids=str)
@@ -143,3 +149,26 @@ def test_a_tokenizer_without_words_has_made_up_ones():
     words = words_of(Tokenizer("bytes"))
     assert len(words.words) >= LEAST_WORDS
     assert words.words.shape[1] == 6
+
+
+def test_the_progress_of_a_cell_is_that_of_all_its_questions():
+    shares = []
+    asked(replace(context_of(copying), on_batch=shares.append), T)
+    assert shares == sorted(shares)
+    assert shares[0] < 1 / 6  # of three depths, and one or three keys
+    assert shares[-1] == 1
+
+
+def test_the_same_windows_are_passed_through_the_model_once():
+    n_passes = 0
+
+    def counted(tokens):
+        nonlocal n_passes
+        n_passes += 1
+        return copying(tokens)
+
+    context = context_of(counted)
+    first_counts = asked(context, T)
+    n_passes_at_first = n_passes
+    assert asked(context, T) == first_counts
+    assert n_passes == n_passes_at_first > 0
