@@ -6,6 +6,7 @@ import torch
 
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.transformers import TransformersModel
+from posenc.evaluation.models.transformers_attention import AttentionParts, ScoreOptions, attention
 from posenc.model.kernels import changed_limits
 from posenc.training.memory import peak_bytes
 
@@ -24,3 +25,13 @@ def test_memory_grows_with_the_tokens_and_not_with_their_pairs(name):
     scores = 8 * 4 * 2 * SHORT  # of eight queries in the longer window
     with changed_limits(fewest_queries=1, cached_scores=scores, max_scores=scores):
         assert peak_bytes(make_pass, 2 * SHORT) < 2.2 * peak_bytes(make_pass, SHORT)
+
+
+def test_a_mask_may_be_numbers_that_are_added():
+    q, k, v = torch.randn(3, 2, 4, 8, 16, generator=torch.Generator().manual_seed(0))
+    options = ScoreOptions(layer=0, scale=0.25, softcap=None, sinks=None)
+    is_visible = torch.ones(2, 1, 8, 8, dtype=torch.bool).triu(-3)  # the four nearest keys
+    numbers = torch.zeros(is_visible.shape).masked_fill(~is_visible, torch.finfo(torch.float32).min)
+    by_mask = attention(AttentionParts.of(()), q, k, v, is_visible, options)
+    torch.testing.assert_close(attention(AttentionParts.of(()), q, k, v, numbers, options), by_mask)
+    assert not torch.allclose(attention(AttentionParts.of(()), q, k, v, None, options), by_mask)

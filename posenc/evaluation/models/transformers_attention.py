@@ -68,8 +68,8 @@ def attention(
 ) -> Tensor:
     """Return softmax(scores) v, (B, S, H, D) as transformers wants it, with the parts' hooks.
 
-    q (B, H, S, D); k and v (B, KV, S, D), where each of KV heads serves H/KV heads of queries; mask (B, 1, S,
-    S) bool, or None: each query sees all earlier tokens.
+    q (B, H, S, D); k and v (B, KV, S, D), where each of KV heads serves H/KV heads of queries; mask (B, 1 or
+    H, S, S): where a query may see a key, or numbers to add to scores. None: it sees all earlier tokens.
     """
     length = q.shape[2]
     heads_a_key_head = q.shape[1] // k.shape[1]
@@ -100,7 +100,11 @@ def attention(
                 s = part.scores(s, q, k, q_pos, k_pos, None, options.layer)
         allowed = _allowed(parts.acting, q_pos, k_pos, options.layer)
         if mask is not None:
-            allowed = allowed & mask[:, :, start:stop, :stop]  # (B, 1, queries, keys)
+            mask_of_block = mask[:, :, start:stop, :stop]  # (B, 1 or H, queries, keys)
+            if mask.dtype == torch.bool:
+                allowed = allowed & mask_of_block
+            else:  # some architectures make a bias of it
+                s = s + mask_of_block
         p = _softmax(s.masked_fill(~allowed, float("-inf")), options.sinks).to(v.dtype)
         p = p if padded == stop else F.pad(p, (0, padded - stop))
         outputs.append(p @ v[:, :, :padded])  # (B, H, queries, D)
