@@ -150,7 +150,10 @@ class EvalContext:
         digest = hashlib.sha256(np.ascontiguousarray(windows).data).digest()
         key = (self.acting_extension(window), window, n_targets, digest)
         if key not in self.score_cache:
-            self.score_cache[key] = self.window_scores(windows.__getitem__, len(windows), window, n_targets)
+            scores = self.window_scores(windows.__getitem__, len(windows), window, n_targets)
+            scores.nats.setflags(write=False)
+            scores.is_best.setflags(write=False)
+            self.score_cache[key] = scores
         return self.score_cache[key]
 
     def part_of_cell(self, done: int, total: int) -> EvalContext:

@@ -36,15 +36,14 @@ LEAST_FLEX_WIDTH = 16  # head width from which on `flex` works: Triton's product
 class Limits:
     """The number of keys from which on each kernel is used, and the largest size of its blocks."""
 
-    # `blocks`: the numbers of float32 scores in a block (bf16: twice as many), so that memory grows linearly
-    # with the keys. 4 MB, `cached_scores`, stay in a CPU's caches: a training step at 512 keys (ALiBi, bf16,
-    # two cores) takes 1.04 times as long with 8 MB, and 1.05 times with 2 MB.
-    # Where so few queries would fit that products become slow, a block has `fewest_queries`, up to 16 MB,
-    # `max_scores`: with 9 heads a pass over 16384 tokens takes 0.5 times as long (two layers, bf16). Above
-    # 32 MB glibc maps the memory of each block anew, and the pass takes 3 times as long.
-    # A GPU wants large blocks.
+    # `blocks`: how many float32 scores a block has (bf16: twice as many), so that memory grows linearly with
+    # the keys. `cached_scores`, 4 MB, stay in a CPU's caches: a training step at 512 keys (ALiBi, bf16, two
+    # cores) takes 1.04 times as long with 8 MB, and 1.05 times with 2 MB. A GPU wants large blocks.
+    # With fewer than `wanted_queries` in a block products become slow, so a block then grows to `max_scores`,
+    # 16 MB: with 9 heads a pass over 16384 tokens takes 0.5 times as long (two layers, bf16). It must stay
+    # below `MMAP_THRESHOLD_BYTES` of training/memory.py.
     cached_scores: int = 1 << 20
-    fewest_queries: int = 32
+    wanted_queries: int = 32
     max_scores: int = 1 << 22
     max_scores_gpu: int = 1 << 26
 
@@ -282,7 +281,7 @@ def _masked(heads: Heads, layer: Layer, scale: float) -> Tensor:
                 scale=scale,
             )
         )
-    return _joined(outputs)
+    return join_blocks(outputs)
 
 
 def _blockwise(heads: Heads, layer: Layer, state: object, scale: float) -> Tensor:
@@ -334,7 +333,7 @@ def _hooked_blocks(heads: Heads, layer: Layer, state: object, scale: float) -> T
         else:
             p = p if padded == seen else F.pad(p, (0, padded - seen))
             outputs.append(p @ slice_tokens(v, 0, padded))
-    return _joined(outputs)
+    return join_blocks(outputs)
 
 
 def query_blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
@@ -364,11 +363,11 @@ def _queries_that_fit(scores_a_query: float, *, is_cuda: bool) -> int:
     """Return how many queries a block of `blocks` should have, by the limits."""
     if is_cuda:
         return int(_limits.max_scores_gpu / scores_a_query)
-    preferred = max(_limits.fewest_queries, _limits.cached_scores / scores_a_query)
+    preferred = max(_limits.wanted_queries, _limits.cached_scores / scores_a_query)
     return int(min(preferred, _limits.max_scores / scores_a_query))
 
 
-def _joined(outputs: Sequence[Tensor]) -> Tensor:
+def join_blocks(outputs: Sequence[Tensor]) -> Tensor:
     """Join the outputs of blocks, the last one first, to (B, H, T, E)."""
     return outputs[0] if len(outputs) == 1 else torch.cat(list(reversed(outputs)), dim=2)
 

@@ -289,15 +289,15 @@ def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: i
     shape = sizes.shape
     dtype = torch.bfloat16 if context.precision == "bf16" else torch.float32
     attention_rate = attention_seconds_a_flop(context.device, shape.n_heads, shape.head_dim, dtype)
-    products_of_queries = 2.0  # with keys, and of weights with values
+    products_a_pair = 2.0  # of query and key, and of weight and value
     multiplications = float(shape.n_layers * shape.d_model * HF_MULTIPLICATIONS_A_WIDTH)
     parts = AttentionParts.of(leaves(context.effective_encoding(cell.window)))
     if parts:  # posenc's own attention, which makes and keeps every score
         scores_a_pair = 1.0 + sum(part.share_of_keys(inputs) for part in parts.redistanced)
         multiplications += shape.n_layers * shape.n_heads * inputs * scores_a_pair * MULTIPLICATIONS_A_SCORE
-        products_of_queries = 1.0 + scores_a_pair
+        products_a_pair = 1.0 + scores_a_pair
     attention_seconds = attention_flops(shape, inputs) * attention_rate  # with two products
-    seconds_a_token = 2 * sizes.products * rates.flop + attention_seconds * products_of_queries / 2
+    seconds_a_token = 2 * sizes.products * rates.flop + attention_seconds * products_a_pair / 2
     seconds_a_token += multiplications * rates.multiplication
     seconds_a_target = 2 * shape.d_model * sizes.vocab_size * rates.flop
     seconds_a_target += sizes.vocab_size * MULTIPLICATIONS_A_LOGIT * rates.multiplication

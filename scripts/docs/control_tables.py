@@ -31,7 +31,7 @@ def controls(folder: str, recipes: Sequence[tuple[str, str]]) -> str:
         counts = (learning["learned"], learning["seeds"] - learning["learned"])
         p = "-" if first_counts is None else f"{fisher_exact([first_counts, counts]).pvalue:.2f}"
         first_counts = first_counts or counts
-        found = found_and_interval(row) if learning["learned"] else "a guess"
+        found = found_and_interval(row) if learning["learned"] else "-"
         table.add(
             name,
             f"{loss_at_train_length(row):.3f}",
@@ -42,7 +42,7 @@ def controls(folder: str, recipes: Sequence[tuple[str, str]]) -> str:
         )
     table.sentence = (
         "Loss in nats/byte. Brackets are 95% intervals. p: Fisher's exact test of how many seeds learned, "
-        "beside the first row."
+        "beside the first row. Found: by the seeds that learned."
     )
     return table.text()
 

@@ -1,4 +1,4 @@
-"""The attention function that posenc puts into models of transformers: what it holds in memory."""
+"""The attention function that posenc puts into models of transformers: its memory, and its masks."""
 
 import hf_models
 import pytest
@@ -23,7 +23,7 @@ def test_memory_grows_with_the_tokens_and_not_with_their_pairs(name):
         subject.target_logits(tokens, 1, extension.effective_encoding(window))
 
     scores = 8 * 4 * 2 * SHORT  # of eight queries in the longer window
-    with changed_limits(fewest_queries=1, cached_scores=scores, max_scores=scores):
+    with changed_limits(max_scores=scores):
         assert peak_bytes(make_pass, 2 * SHORT) < 2.2 * peak_bytes(make_pass, SHORT)
 
 

@@ -225,7 +225,7 @@ def grouped_distances(window, train_length):
 @pytest.mark.parametrize("kind", ["llama 3.1", "qwen yarn", "phi-3", "gpt-oss", "gemma 3", "proportional"])
 def test_distances_are_counted_in_groups(kind, queries, subject):
     scores_a_query = 2 * subject.shape.n_heads * WINDOW  # of two texts
-    with changed_limits(fewest_queries=queries, max_scores=queries * scores_a_query):
+    with changed_limits(max_scores=queries * scores_a_query):
         logits = extended_logits(subject, name="self_extend")
     expected = logits_by_distance(model(kind), subject, grouped_distances(WINDOW, LONG))
     torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)  # angles in float32 beside float64

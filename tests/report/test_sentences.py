@@ -51,7 +51,7 @@ def write_measured(root, trained_on, measured_on):
     write_run(root, records=losses, facts={"corpus": corpus})
 
 
-def test_a_text_is_named_once_where_models_were_measured_on_what_they_were_trained_on(tmp_path):
+def test_where_a_model_was_measured_is_said_if_it_is_another_text_than_that_of_training(tmp_path):
     write_measured(tmp_path, "code", "code")
     write_measured(tmp_path, "prose", "prose")
     write_measured(tmp_path / "elsewhere", "code", "prose")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions.redistanced import Redistanced
-from posenc.model.kernels import query_blocks
+from posenc.model.kernels import join_blocks, query_blocks
 
 ATTENTION_HOOKS = {"scores", "visible"}  # hooks that need another attention function
 
@@ -108,7 +108,7 @@ def attention(
         p = _softmax(s.masked_fill(~allowed, float("-inf")), options.sinks).to(v.dtype)
         p = p if padded == stop else F.pad(p, (0, padded - stop))
         outputs.append(p @ v[:, :, :padded])  # (B, H, queries, D)
-    return torch.cat(outputs[::-1], dim=2).transpose(1, 2)
+    return join_blocks(outputs).transpose(1, 2)
 
 
 def _allowed(acting: Sequence[Encoding], q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:

@@ -213,9 +213,9 @@ class Needle(Protocol[NeedleTexts]):
         columns = plan.answer_columns()  # (queries, answer)
         nats = np.zeros(count)
         counts = NeedleCounts(depth=[], keys=[], answers=[], correct=[], nats=[])
-        for n_asked, question in enumerate(questions):
+        for n_done, question in enumerate(questions):
             windows = windows_of(context, plan, window, question)
-            part = context.part_of_cell(n_asked, len(questions))
+            part = context.part_of_cell(n_done, len(questions))
             scores = part.scores_of_windows(windows, window, plan.tail_length)
             answer_nats = scores.nats[:, columns]  # (N, queries, answer)
             is_found = scores.is_best[:, columns].all(axis=2)  # (N, queries)

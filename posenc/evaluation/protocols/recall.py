@@ -245,10 +245,10 @@ class Recall(Protocol[PlantedTexts]):
             kind=plan.kind,
             choices=plan.choices,
         )
-        for number, question in enumerate(questions):
+        for n_done, question in enumerate(questions):
             n_asked = plan.windows_asked(window, question)
             windows = windows_of(context, plan, window, question)
-            part = context.part_of_cell(number, len(questions))
+            part = context.part_of_cell(n_done, len(questions))
             scores = part.scores_of_windows(windows[:n_asked], window, 1)  # (n_asked, 1) each
             nats[:n_asked] += scores.nats[:, 0]
             targets[:n_asked] += 1
