@@ -51,7 +51,7 @@ from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
 from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME_MARGIN, SAME_WORD, short_verdict
 from posenc.results.statistics.verdicts import WORSE_WORD as WORSE
 
-FIXED_DRAW = "one fixed draw of windows for all seeds (before 0.2)"
+FIXED_DRAW = "runs of before 0.2 share one fixed draw of windows"
 NOTHING_YET = "No run has a number yet."
 # Conditions that tell tables apart, but that the facts name in another place.
 IN_FACTS = {

@@ -20,6 +20,7 @@ UNKNOWN = "unknown"
 # Settings that any encoding can have: the word for each in a row's name, and the default, which is not named.
 OPTIONS = {
     "attention.name": ("attention", "mha"),
+    "attention.qk_norm": ("qk_norm", "false"),
     "attention.window": ("window", "null"),
     "attention.scale": ("scale", "none"),
     "attention.normalizer": ("normalizer", "softmax"),
@@ -59,7 +60,7 @@ def settings_of(run: Run) -> dict[str, str]:
     facts: dict[str, Any] = {} if run.facts is None else dict(run.facts)
     tree: dict[str, Any] = {key: facts[key] for key in ("encoding", "attention", "positions") if key in facts}
     if "attention" in tree:
-        earlier = earlier_values(AttentionSettings)
+        earlier = earlier_values(AttentionSettings) | AttentionSettings.earlier_parameters
         attention = tree["attention"].items()
         tree["attention"] = {key: value for key, value in attention if (key, value) not in earlier.items()}
     if "precision" in facts:

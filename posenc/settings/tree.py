@@ -6,7 +6,7 @@ comment, in `conf/`. The few fields with a default are not for users; posenc fil
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, MinLen
 from pydantic import ConfigDict, Discriminator, Tag
@@ -98,6 +98,9 @@ class AttentionSettings(Choice):
     key_offset: Flag = defines_run(False)
     token_shift: Flag = defines_run(False)
     output_norm: Flag = defines_run(False)
+
+    # The same for parameters of a choice. A hash names them all the same, so only `row` leaves them out.
+    earlier_parameters: ClassVar[dict[str, Any]] = {"qk_norm": False}
 
 
 class ModelSettings(Settings):
@@ -237,6 +240,10 @@ class MeasuredSettings(Settings):
         """Return, by dotted key, what defines a row of a comparison, without the encoding's name."""
         values = flattened(self.marked(Mark.DEFINES))
         values.pop("encoding.name", None)
+        for name, earlier in AttentionSettings.earlier_parameters.items():
+            key = f"attention.{name}"
+            if values.get(key) == earlier:
+                del values[key]
         return values
 
     def sizes(self) -> dict[str, Any]:

@@ -323,7 +323,7 @@ def test_a_table_of_records_of_before_says_that_they_are_of_a_fixed_draw(tmp_pat
     for encoding in ("rope", "alibi"):
         write_recall(tmp_path, encoding, SURE, has_fixed_draw=has_fixed_draw)
     text = " ".join(render([compared(tmp_path)], "table").split())
-    assert ("one fixed draw of windows" in text) is has_fixed_draw
+    assert ("before 0.2 share one fixed draw of windows" in text) is has_fixed_draw
 
 
 # --- Ranks

@@ -131,3 +131,18 @@ def test_a_run_of_another_size_is_in_a_table_of_its_own(two_sizes):
 def test_a_diverged_run_of_a_rows_own_size_belongs_to_it(two_sizes):
     write_run(two_sizes, "rope", seed=4, status="diverged", results=False)
     assert rows_of(compared(two_sizes))["rope"].cells[-1].note == "1 of 3 diverged"
+
+
+def test_runs_of_before_qk_norm_are_seeds_of_one_row_with_runs_without_it(tmp_path):
+    write_run(tmp_path, seed=0, config={"attention": MHA})
+    write_run(tmp_path, seed=1, config={"attention": MHA | {"qk_norm": False}})
+    write_run(tmp_path, seed=1, config={"attention": MHA | {"qk_norm": True}})
+    rows = rows_of(compared(tmp_path))
+    assert {label: row.seeds for label, row in rows.items()} == {"rope": (0, 1), "rope qk_norm=true": (1,)}
+
+
+def test_that_holds_without_a_config_too(tmp_path):
+    for seed, attention in enumerate([MHA, MHA | {"qk_norm": False}]):
+        run = write_run(tmp_path, seed=seed, facts={"attention": attention})
+        (run / "config.yaml").unlink()
+    assert rows_of(compared(tmp_path))["rope"].seeds == (0, 1)

@@ -90,7 +90,7 @@ class SeedRecall:
     accuracy: float
     nats: float  # per value
     windows: int
-    has_fixed_draw: bool  # windows that all seeds share
+    has_fixed_draw: bool  # the windows that all runs from before posenc 0.2 share
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class RecallCell:
     nats: float  # per value, mean over seeds
     windows: int  # in each seed
     seeds: int
-    has_fixed_draw: bool  # whether all seeds share the windows, as in records from before posenc 0.2
+    has_fixed_draw: bool  # whether some seed has the windows that all runs from before posenc 0.2 share
     rank: Rank | None = None  # tied: at most 10 points less than the best, with all of the 95% interval
     needs: Needs | None = None  # whether more seeds or more windows would settle what is unresolved
 
@@ -162,7 +162,7 @@ class RecallColumns:
 
     level: float  # per cent within T that a seed needs
     multiples: tuple[float, ...]  # of T: windows beyond it, each with its farthest distance
-    has_fixed_draw: bool  # whether some record is of windows that all seeds share
+    has_fixed_draw: bool  # whether some record is of the windows that all runs from before posenc 0.2 share
     kind: str | None  # of the plant; null if the records do not say it, or differ in it
     guess: float | None  # per cent that a guess among all values finds; null if it is not the same for all
 
