@@ -122,6 +122,8 @@ SCALED = {
             "num_experts_per_tok": 2,
         },
     ),
+    # each query sees the eight keys that its layer chooses
+    "chosen keys": ("deepseek_v32", LATENT | {"index_topk": 8, "index_head_dim": 16, "index_n_heads": 2}),
     "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}}),
     "proportional": (
         "llama",

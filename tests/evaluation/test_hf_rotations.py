@@ -15,6 +15,7 @@ import transformers
 from hf_models import LONG, LONGROPE, T
 
 from posenc.core.errors import UserError
+from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.transformers import KNOWN_ATTENTIONS, TransformersModel
 from posenc.model.kernels import changed_limits
@@ -306,11 +307,20 @@ def test_what_leaves_the_rotation_alone_acts_from_any_length(extension):
         ("deepseek", {"name": "self_extend"}, "out of reach in this architecture"),
         ("phimoe", {"name": "pi"}, "makes its frequencies anew in each pass"),
         ("phi-3", {"name": "string", "shift": T // 2}, "up to 32 tokens are others"),
+        ("chosen keys", {"name": "window"}, "choose which keys a query sees"),
     ],
 )
 def test_what_cannot_act_is_refused(kind, settings, message, subject):
     with pytest.raises(UserError, match=message):
         extended_logits(subject, **settings)
+
+
+def test_what_the_layers_of_an_unknown_architecture_choose_is_never_ignored(monkeypatch):
+    """It may have another setting for that, or none."""
+    monkeypatch.setattr("posenc.evaluation.models.transformers.SETTINGS_OF_CHOSEN_KEYS", ())
+    subject = TransformersModel(model("chosen keys"), LONG)
+    with pytest.raises(NotApplicableError, match="takes indices"):
+        extended_logits(subject, name="window")
 
 
 def test_layers_without_a_global_rotation_are_refused():

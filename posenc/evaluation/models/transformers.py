@@ -71,6 +71,9 @@ KNOWN_ATTENTIONS = (
     *("llama", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
     *("qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2"),
 )
+# Settings of architectures whose layers choose the keys that each query sees, or make one key of several
+# tokens. How they tell an attention function about that is their own affair.
+SETTINGS_OF_CHOSEN_KEYS = ("index_topk", "index_topk_blocks", "indexer_budget", "compress_rates")
 
 
 class TransformersModel(CallableModel):
@@ -175,6 +178,8 @@ class TransformersModel(CallableModel):
             return Obstacle("it acts where transformers lets nothing in")
         if AttentionParts.of(parts) and not getattr(self.model, "_supports_attention_backend", False):
             return Obstacle("transformers lets nothing into the attention of this architecture")
+        if AttentionParts.of(parts) and any(hasattr(self.config, name) for name in SETTINGS_OF_CHOSEN_KEYS):
+            return Obstacle("the layers of this architecture choose which keys a query sees")
         if changes_distances(parts) and self.config.model_type not in KNOWN_ATTENTIONS:
             reason = "it needs queries and keys before their rotation, out of reach in this architecture"
             return Obstacle(reason, f"extend=yarn, pi, ...; {extension.name} acts in llama, qwen3, phi3, ...")
@@ -414,7 +419,7 @@ class TransformersModel(CallableModel):
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **layer_options: Any
         ) -> tuple[Tensor, None]:
             """Compute the attention of a layer, as trained if it turns by another rotation."""
-            options = score_options(module, q.shape[-1], layer_options)
+            options = score_options(module, q, k, layer_options)
             is_extended = self.rotation is None or self.rotation.acts_in(options.layer, self.config)
             return attention(parts if is_extended else as_trained, q, k, v, mask, options), None
 

@@ -15,10 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.encodings.base import Encoding
+from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions.redistanced import Redistanced
 from posenc.model.kernels import join_blocks, query_blocks
 
 ATTENTION_HOOKS = {"scores", "visible"}  # hooks that need another attention function
+# Tensors that transformers may pass to an attention function. Positions always are 0, 1, 2, ... here.
+KNOWN_TENSORS = {"s_aux", "position_ids", "cache_position"}
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,21 @@ class ScoreOptions:
     sinks: Tensor | None  # (H,), the score of one more key that has no value
 
 
-def score_options(module: nn.Module, head_dim: int, options: Mapping[str, Any]) -> ScoreOptions:
-    """Return the options of a layer, from what transformers passes to its attention function."""
+def score_options(module: nn.Module, q: Tensor, k: Tensor, options: Mapping[str, Any]) -> ScoreOptions:
+    """Return the options of a layer, from what transformers passes to its attention function.
+
+    Raises NotApplicableError for what `attention` would ignore: tensors that posenc does not know, such as a
+    choice of keys, and keys that are not one a token.
+    """
+    for name, value in options.items():
+        if isinstance(value, Tensor) and name not in KNOWN_TENSORS:
+            raise NotApplicableError(f"n/a: the attention of this architecture takes {name}")
+    if k.shape[2] != q.shape[2]:
+        raise NotApplicableError("n/a: the keys of this architecture are not one a token")
     scaling = options.get("scaling")
     return ScoreOptions(
         layer=getattr(module, "layer_idx", None) or 0,
-        scale=head_dim**-0.5 if scaling is None else scaling,
+        scale=q.shape[-1] ** -0.5 if scaling is None else scaling,
         softcap=options.get("softcap"),
         sinks=options.get("s_aux"),
     )
