@@ -73,8 +73,7 @@ def evaluate(
     # Saves time: the model nano, in batches of 8192 tokens, takes 0.7 of it at windows of 64, 0.83 at 512.
     keep_freed_memory()
     if cells:
-        cells[0].context.cache.clear()  # the cells share the caches
-        cells[0].context.score_cache.clear()
+        cells[0].context.cache.clear()  # the cells share it
     records = []
     for cell in cells:
         on_begin(cell)

@@ -48,6 +48,19 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class PassCache:
+    """What the passes of an evaluation gave, by what tells one pass from another."""
+
+    losses: dict[Hashable, np.ndarray] = field(default_factory=dict)  # of text_losses
+    scores: dict[Hashable, Scores] = field(default_factory=dict)  # of scores_of_windows
+
+    def clear(self) -> None:
+        """Forget all passes."""
+        self.losses.clear()
+        self.scores.clear()
+
+
+@dataclass(frozen=True)
 class WindowBatch:
     """Windows that go through the model at once."""
 
@@ -72,8 +85,7 @@ class EvalContext:
     batch_tokens: int  # tokens in one forward pass
     extension: Extension | None = None  # changes the encoding at windows beyond T
     recorded_precision: str | None = None  # for the record; None if it is the precision of the training
-    cache: dict[Hashable, np.ndarray] = field(default_factory=dict)  # losses of the passes of an evaluation
-    score_cache: dict[Hashable, Scores] = field(default_factory=dict)  # the same, of `scores_of_windows`
+    cache: PassCache = field(default_factory=PassCache)  # all cells of an evaluation share one
     check_stop: Callable[[], None] = lambda: None  # called between batches; raises if the user stops the run
     on_batch: Callable[[float], None] = lambda share: None  # called with the share of a cell that is done
 
@@ -114,12 +126,12 @@ class EvalContext:
         # keys and values from the second layer on: 16 more tokens at its beginning change the loss of a
         # target by 0.02 nats at T and by 0.3 at 8T (RoPE).
         key = (self.acting_extension(window), window, n_targets, stops.tobytes())
-        if key not in self.cache:
+        if key not in self.cache.losses:
             read = self.text_reader(stops, window)
             losses = self.window_losses(read, len(stops), window, n_targets)
             losses.setflags(write=False)
-            self.cache[key] = losses
-        return self.cache[key]
+            self.cache.losses[key] = losses
+        return self.cache.losses[key]
 
     def window_losses(self, read: WindowReader, count: int, window: int, n_targets: int) -> np.ndarray:
         """Return the loss in nats of the last targets of `count` windows: (count, n_targets) float64.
@@ -149,12 +161,12 @@ class EvalContext:
         """
         digest = hashlib.sha256(np.ascontiguousarray(windows).data).digest()
         key = (self.acting_extension(window), window, n_targets, digest)
-        if key not in self.score_cache:
+        if key not in self.cache.scores:
             scores = self.window_scores(windows.__getitem__, len(windows), window, n_targets)
             scores.nats.setflags(write=False)
             scores.is_best.setflags(write=False)
-            self.score_cache[key] = scores
-        return self.score_cache[key]
+            self.cache.scores[key] = scores
+        return self.cache.scores[key]
 
     def part_of_cell(self, done: int, total: int) -> EvalContext:
         """Return a context for one of `total` equal parts of a cell, of which `done` are finished.
