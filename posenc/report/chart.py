@@ -16,7 +16,7 @@ import altair as alt
 from posenc.core.errors import plural
 from posenc.report.cell_texts import cell_lines
 from posenc.report.looks import Look
-from posenc.report.sentences import facts_of
+from posenc.report.sentences.facts import facts_of
 from posenc.report.styles import MARKERS, Style, styles_of
 from posenc.report.texts import cut, length_text, row_label
 from posenc.results.cells import Cell

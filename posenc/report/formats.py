@@ -12,7 +12,7 @@ from posenc.core.errors import UserError, visible
 from posenc.report.lines import cells_table
 from posenc.report.papers import latex, markdown
 from posenc.report.reports import full_report, paper_report, short_report
-from posenc.report.sentences import answer
+from posenc.report.sentences.answer import answer
 from posenc.report.terminal import terminal_text
 from posenc.results.comparison import Comparison
 from posenc.results.records import SCHEMA_VERSION

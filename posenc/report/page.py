@@ -27,7 +27,8 @@ from posenc.report.parts import chart_kinds
 from posenc.report.protocol_words import heading_of, protocol_meanings
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.runs_table import ListedRun, run_table
-from posenc.report.sentences import also_measured_note, more_note, protocol_fact
+from posenc.report.sentences.facts import protocol_fact
+from posenc.report.sentences.notes import also_measured_note, more_note
 from posenc.report.styles import MARKERS
 from posenc.report.tables import BEST, TIED, Table, TableCell, TableColumn
 from posenc.report.texts import row_label

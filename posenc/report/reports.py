@@ -12,27 +12,23 @@ from posenc.core.errors import plural
 from posenc.report.cell_texts import LOSS_HEAD, breaks_text, half_width, loss_text, rank_of_number
 from posenc.report.exact import exact_notes, exact_table, is_exact
 from posenc.report.parts import cell_columns, row_columns, tables_of_parts
-from posenc.report.sentences import (
+from posenc.report.sentences.answer import answer
+from posenc.report.sentences.facts import facts_of
+from posenc.report.sentences.marks import marks_note, paper_marks_note
+from posenc.report.sentences.notes import (
     also_measured_note,
-    answer,
     beyond_notes,
-    facts_of,
     full_notes,
-    has_several_recall_seeds,
-    is_recall_only,
     left_out_notes,
-    marks_note,
     more_note,
-    paper_marks_note,
     plus_minus_note,
-    recall_line,
-    recall_note,
     recovered_note,
     sample_line,
-    shown_columns,
     unit_note,
-    why_notes,
 )
+from posenc.report.sentences.recall import has_several_recall_seeds, recall_line, recall_note
+from posenc.report.sentences.shared import is_recall_only, shown_columns
+from posenc.report.sentences.why import why_notes
 from posenc.report.tables import BEST, TIED, Report, Table, TableCell, TableColumn, text_column
 from posenc.report.texts import (
     learning_text,

@@ -11,7 +11,7 @@ from fake_runs import compared, write_run
 from posenc.core.errors import UserError
 from posenc.report.formats import FORMATS, render
 from posenc.report.papers import latex_text
-from posenc.report.sentences import answer
+from posenc.report.sentences.answer import answer
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 

@@ -17,7 +17,7 @@ from fake_runs import T, dispersion_record, positions, recall_records, record, w
 from posenc.report.explain import terms_of_tables
 from posenc.report.page import page as make_page
 from posenc.report.reports import full_report, rows_table, short_report
-from posenc.report.sentences import full_notes
+from posenc.report.sentences.notes import full_notes
 from posenc.results.comparison import CompareRequest, compare_runs
 from posenc.results.discovery import load_runs
 

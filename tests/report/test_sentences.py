@@ -7,7 +7,10 @@ from fake_runs import T, compared, positions, recall_records, record, write_run
 
 from posenc.report.formats import render
 from posenc.report.reports import paper_report, short_report
-from posenc.report.sentences import answer, facts_of, full_notes, recall_line, sample_line, unit_note
+from posenc.report.sentences.answer import answer
+from posenc.report.sentences.facts import facts_of
+from posenc.report.sentences.notes import full_notes, sample_line, unit_note
+from posenc.report.sentences.recall import recall_line
 from posenc.results import load_runs
 from posenc.results.comparison import compare_runs
 

@@ -11,7 +11,7 @@ from posenc.core.paths import choice_files
 from posenc.report.end_of_run import show_runs
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
-from posenc.report.sentences import shown_columns
+from posenc.report.sentences.shared import shown_columns
 from posenc.report.terminal import terminal_width, write
 from posenc.results import load_runs
 

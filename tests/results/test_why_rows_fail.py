@@ -10,7 +10,7 @@ from posenc.report.chart import RowNames
 from posenc.report.charts import make_chart
 from posenc.report.looks import PAPER
 from posenc.report.reports import rows_table
-from posenc.report.sentences import why_notes
+from posenc.report.sentences.why import why_notes
 from posenc.results.beside.dispersion import (
     DispersionCell,
     is_sink_broken,

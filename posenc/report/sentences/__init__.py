@@ -1,0 +1,1 @@
+"""Put a comparison into words, as plain text: its facts, the answer, and the notes."""

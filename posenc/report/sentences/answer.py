@@ -1,0 +1,191 @@
+"""Answer a comparison in one sentence or a few."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from posenc.core.errors import visible
+from posenc.report.cell_texts import breaks_text
+from posenc.report.exact import exact_answer, is_exact
+from posenc.report.sentences.clauses import VERBS, rows_by_word
+from posenc.report.sentences.recall import recall_answer
+from posenc.report.sentences.settling import ENOUGH_SEEDS, Rival, what_settles
+from posenc.report.sentences.shared import all_cells, length_name, shown_columns
+from posenc.report.texts import length_text, names_text, row_label
+from posenc.results.beside.recall import RECALL
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison, Row
+from posenc.results.numbers import printed_change
+from posenc.results.statistics.verdicts import short_verdict
+
+NOTHING_YET = "No run has a number yet."
+
+
+UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}
+
+
+def answer(comparison: Comparison) -> str:
+    """Return the answer of the comparison, in one sentence or a few."""
+    rows = comparison.rows
+    column_indices = shown_columns(comparison)
+    has_numbers = any(cell.mean is not None for cell in all_cells(comparison))
+    if not column_indices or not has_numbers:
+        return NOTHING_YET
+    if comparison.header.protocol == RECALL.protocol:
+        return recall_answer(comparison) or NOTHING_YET
+    if is_exact(comparison):
+        return exact_answer(comparison)
+    if any(row.curve for row in rows):
+        return _break_answer(rows)
+    if comparison.header.baseline is not None:
+        return _baseline_answer(comparison, column_indices[-1])
+    if len(rows) == 1:
+        return _row_answer(rows[0], comparison.header.metric)
+    sentences = [
+        _undertrained_answer(rows),
+        *_rank_answers(comparison, column_indices),
+        _verdict_answer(comparison, column_indices[-1]),
+        recall_answer(comparison),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _break_answer(rows: Sequence[Row]) -> str:
+    """Return `Past T alibi does not break; rope breaks.`"""
+    rows_and_words = []
+    for row in rows:
+        if row.curve is None:
+            continue
+        text = breaks_text(row.curve)
+        if len(rows) == 1 and text not in VERBS:
+            return f"Past T {row_label(row)} breaks at {text}."
+        rows_and_words.append((row, text if text in VERBS else "breaks"))
+    return rows_by_word("Past T", rows_and_words)
+
+
+def _baseline_answer(comparison: Comparison, last: int) -> str:
+    """Return `Against nope at 8x alibi is lower; t5 is higher.`"""
+    length = length_text(comparison.columns[last].multiple)
+    start = f"Against {visible(comparison.header.baseline)} at {length}"
+    rows_and_words = []
+    rivals = []
+    for row in comparison.rows:
+        versus = row.cells[last].versus_baseline
+        if versus is not None:
+            rows_and_words.append((row, str(versus.word)))
+        if versus is None or versus.word == "unresolved":  # the baseline itself, too
+            rivals.append(Rival.of_losses(row, row.cells[last], versus))
+    note = f" ({what_settles(rivals)})"
+    sentence = rows_by_word(start, rows_and_words, {"unresolved": note})
+    return sentence or f"{start}: no row can be compared with it."
+
+
+def _row_answer(row: Row, metric: str) -> str:
+    """Return `Collapses at 8x: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
+    if row.undertrained:
+        return "Undertrained: at T not below a byte trigram, so changes past T say little."
+    past = [cell for cell in row.cells if cell.multiple > 1 and cell.change is not None]
+    if not past:
+        return "Not measured past T."
+    first = past[0]
+    last = past[-1]
+    clauses = [f"{_short_change(first, metric)} {UNITS_OF_CHANGES[metric]} at {length_text(first.multiple)}"]
+    if last is not first:
+        clauses.append(f"{_short_change(last, metric)} at {length_text(last.multiple)}")
+    sentence = f"{_outcome(last)} at {length_text(last.multiple)}: {', '.join(clauses)}"
+    needs = re.search(r"\(needs (.*)\)", last.verdict or "")
+    if needs:
+        sentence += f"; {needs[1]} would help"
+    if row.breaks is not None and any(row.breaks.breaks_at):
+        sentence += f"; breaks at {breaks_text(row.breaks)}"
+    return f"{sentence}."
+
+
+def _outcome(cell: Cell) -> str:
+    verb = VERBS[short_verdict(cell.verdict or "")]
+    return verb.one.capitalize()
+
+
+def _short_change(cell: Cell, metric: str) -> str:
+    """Return a change in two digits, a small one in three."""
+    change = cell.change or 0.0
+    return f"{change:+.2f}" if 0.1 <= abs(change) < 1000 else printed_change(change, metric)
+
+
+def _undertrained_answer(rows: Sequence[Row]) -> str:
+    undertrained = [row for row in rows if row.undertrained]
+    as_trained = [row for row in rows if row.extend is None]
+    if not undertrained:
+        return ""
+    if len(undertrained) == len(as_trained):
+        return "All runs undertrained."
+    return f"Undertrained: {names_text(undertrained)}."
+
+
+def _rank_answers(comparison: Comparison, column_indices: Sequence[int]) -> list[str]:
+    """Return `Lowest loss at T: rope (tied: fox).`, the same at the longest window, and what is unresolved.
+
+    If the rows are the same at T and at the longest window, one sentence says both: `Lowest loss at T and 8x:
+    alibi.`
+    """
+    at_t = [index for index in column_indices if comparison.columns[index].multiple == 1]
+    ends = list(dict.fromkeys([*at_t, column_indices[-1]]))
+    lengths_of_names: dict[str, list[str]] = {}
+    for index in ends:
+        best = _rows_of_rank(comparison.rows, index, "best")
+        tied = _rows_of_rank(comparison.rows, index, "tied")
+        if not best:
+            continue
+        text = names_text(best)
+        if tied:
+            text += f" (tied: {names_text(tied, 'others')})"
+        lengths_of_names.setdefault(text, []).append(length_name(comparison, index))
+    sentences = [
+        f"Lowest loss at {' and '.join(lengths)}: {text}." for text, lengths in lengths_of_names.items()
+    ]
+    return [*sentences, _unresolved_answer(comparison, ends)]
+
+
+def _unresolved_answer(comparison: Comparison, indices: Sequence[int]) -> str:
+    """Return `Unresolved at T: learned; at 8x: nope (2 seeds: add seed=2).`; empty if nothing is."""
+    lengths_of_names: dict[str, list[str]] = {}
+    rivals = []
+    for index in indices:
+        unresolved = _rows_of_rank(comparison.rows, index, "unresolved")
+        if not unresolved:
+            continue
+        lengths_of_names.setdefault(names_text(unresolved), []).append(length_name(comparison, index))
+        for row in [*_rows_of_rank(comparison.rows, index, "best"), *unresolved]:
+            cell = row.cells[index]
+            rivals.append(Rival.of_losses(row, cell, cell.versus_best))
+    if not lengths_of_names:
+        return ""
+    clauses = [f"at {' and '.join(lengths)}: {names}" for names, lengths in lengths_of_names.items()]
+    return f"Unresolved {'; '.join(clauses)} ({what_settles(rivals)})."
+
+
+def _rows_of_rank(rows: Sequence[Row], index: int, word: str) -> list[Row]:
+    ranked = []
+    for row in rows:
+        versus = row.cells[index].versus_best
+        if versus is not None and versus.word == word:
+            ranked.append(row)
+    return ranked
+
+
+def _verdict_answer(comparison: Comparison, last: int) -> str:
+    """Return `At 8x alibi is unclear; the other 5 collapse.`
+
+    If some rows have ENOUGH_SEEDS seeds, those with fewer are not counted.
+    """
+    multiple = comparison.columns[last].multiple
+    if multiple <= 1:
+        return ""
+    trained = [row for row in comparison.rows if not row.undertrained]
+    counted = [row for row in trained if row.cells[last].seeds >= ENOUGH_SEEDS] or trained
+    rows_and_words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
+    start = f"At {length_text(multiple)}"
+    if len(counted) < len(trained):
+        start += f", of {len(counted)} rows with {ENOUGH_SEEDS} or more seeds,"
+    return rows_by_word(start, rows_and_words)

@@ -1,0 +1,64 @@
+"""Make a sentence of rows and the word for each: `At 8x alibi is unclear; the other 5 collapse.`"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from posenc.report.texts import names_text
+from posenc.results.comparison import Row
+from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
+from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME_WORD
+from posenc.results.statistics.verdicts import WORSE_WORD as WORSE
+
+
+@dataclass(frozen=True)
+class Verb:
+    """The verb of a sentence about one row, and about several."""
+
+    one: str
+    several: str
+
+
+# word for a row -> verb, in the order of the clauses of a sentence
+VERBS = {
+    BETTER: Verb("gains", "gain"),
+    SAME_WORD: Verb("keeps its loss", "keep their loss"),
+    "below": Verb("is lower", "are lower"),
+    "tied": Verb("is tied", "are tied"),
+    "unresolved": Verb("is unresolved", "are unresolved"),
+    "no break": Verb("does not break", "do not break"),
+    "unclear": Verb("is unclear", "are unclear"),
+    "above": Verb("is higher", "are higher"),
+    WORSE: Verb("gets worse", "get worse"),
+    COLLAPSED_WORD: Verb("collapses", "collapse"),
+    "breaks": Verb("breaks", "break"),
+    "": Verb("has no verdict", "have no verdict"),
+}
+
+
+def rows_by_word(
+    start: str, rows_and_words: Sequence[tuple[Row, str]], notes: Mapping[str, str] | None = None
+) -> str:
+    """Return a sentence with a clause for the rows of each word; empty without a word.
+
+    `notes` are texts behind the verb, by word.
+    """
+    notes = notes or {}
+    rows_of: dict[str, list[Row]] = {}
+    for word in VERBS:
+        rows = [row for row, word_of_row in rows_and_words if word_of_row == word]
+        if rows:
+            rows_of[word] = rows
+    if not any(rows_of):
+        return ""
+    if len(rows_of) == 1 and len(rows_and_words) > 1:
+        (word,) = rows_of
+        return f"{start} all {VERBS[word].several}{notes.get(word, '')}."
+    clauses: list[str] = []
+    for word, rows in rows_of.items():
+        verb = VERBS[word].one if len(rows) == 1 else VERBS[word].several
+        is_last = len(clauses) == len(rows_of) - 1
+        subject = f"the other {len(rows)}" if is_last and len(rows) > 1 else names_text(rows)
+        clauses.append(f"{subject} {verb}{notes.get(word, '')}")
+    return f"{start} {'; '.join(clauses)}."

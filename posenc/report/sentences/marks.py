@@ -1,0 +1,90 @@
+"""Say what the marks in a table mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from posenc.report.cell_texts import rank_of_number
+from posenc.report.sentences.recall import farthest_recalls, rows_of_unresolved_recall
+from posenc.report.sentences.shared import is_recall_only, length_name
+from posenc.report.tables import BEST, TIED
+from posenc.report.texts import names_text
+from posenc.results.beside.recall import RECALL, SAME_RECALL
+from posenc.results.comparison import Comparison
+from posenc.results.statistics.verdicts import SAME_MARGIN
+
+
+def marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
+    """Return the note on the marks of the table of one screen; empty if nothing is ranked.
+
+    `indices` are those of the columns in the table.
+    """
+    quantity = _quantity_of_marks(comparison, indices)
+    if not quantity:
+        return ""
+    reasons = ["behind"]
+    if _unresolved_names(comparison, indices) or rows_of_unresolved_recall(comparison):
+        reasons.append("unresolved")
+    if any(row.undertrained for row in comparison.rows):
+        reasons.append("undertrained")
+    return f"{BEST} {quantity}; {TIED} tied; no mark: {' or '.join(reasons)}"
+
+
+def paper_marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
+    """Return the note on bold numbers and the tilde in the table of a paper; empty if nothing is ranked.
+
+    It names the rows that are unresolved, which have no mark.
+    """
+    quantity = _quantity_of_marks(comparison, indices)
+    if not quantity:
+        return ""
+    margins = []
+    if not is_recall_only(comparison):
+        margins.append(f"{SAME_MARGIN:g} bits/byte")
+    if RECALL.columns(comparison) is not None:
+        margins.append(f"{100 * SAME_RECALL:.0f} points of recall")
+    tied = f"tied with it, the whole 95% CI of the difference within {' or '.join(margins)}"
+    unresolved = _unresolved_names(comparison, indices)
+    unresolved_recall = rows_of_unresolved_recall(comparison)
+    if unresolved_recall:
+        unresolved.append(f"{names_text(unresolved_recall)} in recall")
+    reasons = ["behind"]
+    if unresolved:
+        reasons.append(f"unresolved ({', '.join(unresolved)})")
+    if any(row.undertrained for row in comparison.rows):
+        reasons.append("undertrained")
+    return f"bold: {quantity}; tilde: {tied}; no mark: {' or '.join(reasons)}"
+
+
+def _quantity_of_marks(comparison: Comparison, indices: Sequence[int]) -> str:
+    """Return what the best of a column is: `lowest loss at T, lowest change past T, highest recall`."""
+    multiples = set()
+    for row in comparison.rows:
+        for index in indices:
+            if rank_of_number(comparison, row.cells[index]) is not None:
+                multiples.add(comparison.columns[index].multiple)
+    quantities = []
+    if comparison.header.baseline is not None and multiples:
+        quantities.append("lowest loss")
+    else:
+        if 1 in multiples:
+            quantities.append("lowest loss at T")
+        if multiples - {1}:
+            quantities.append("lowest change elsewhere" if min(multiples) < 1 else "lowest change past T")
+    if any(cell.rank is not None for _, cell in farthest_recalls(comparison)):
+        quantities.append("highest recall")
+    return ", ".join(quantities)
+
+
+def _unresolved_names(comparison: Comparison, indices: Sequence[int]) -> list[str]:
+    """Return `learned at T`, `3 rows at 4x and 8x`: what is unresolved of the numbers in the table."""
+    lengths_of_names: dict[str, list[str]] = {}
+    for index in indices:
+        unresolved = []
+        for row in comparison.rows:
+            rank = rank_of_number(comparison, row.cells[index])
+            if rank is not None and rank.word == "unresolved":
+                unresolved.append(row)
+        if unresolved:
+            lengths_of_names.setdefault(names_text(unresolved), []).append(length_name(comparison, index))
+    return [f"{names} at {' and '.join(lengths)}" for names, lengths in lengths_of_names.items()]

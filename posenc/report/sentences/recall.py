@@ -1,0 +1,146 @@
+"""Put the recall of rows into words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from posenc.report.cell_texts import horizon_text
+from posenc.report.protocol_words import planted_noun
+from posenc.report.sentences.settling import Rival, what_settles
+from posenc.report.texts import MOST_NAMED, learning_text, length_text, names_text, percent_text, row_label
+from posenc.results.beside.recall import (
+    RECALL,
+    RecallCell,
+    did_not_learn_to_recall,
+    farthest_recall_of,
+    learning_of,
+)
+from posenc.results.comparison import Comparison, Row
+
+FIXED_DRAW = "runs of before 0.2 share one fixed draw of windows"
+
+
+def has_several_recall_seeds(comparison: Comparison) -> bool:
+    """Tell whether a row has recall of several seeds, so that some of them may not have learned it."""
+    learning_of_rows = [learning_of(row) for row in comparison.rows]
+    return any(learning is not None and learning.seeds > 1 for learning in learning_of_rows)
+
+
+def recall_answer(comparison: Comparison) -> str:
+    """Return `Highest recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: nope.`"""
+    columns = RECALL.columns(comparison)
+    if columns is None or not columns.multiples:
+        return ""
+    length = length_text(columns.multiples[-1])
+    sentences = [
+        _recall_ranks(comparison.rows, length),
+        _partial_learning(comparison.rows),
+        _recall_failures(comparison.rows),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _recall_ranks(rows: Sequence[Row], length: str) -> str:
+    learned: list[tuple[Row, RecallCell]] = []
+    for row in rows:
+        recall = RECALL.of(row)
+        farthest = recall.beyond[-1] if recall is not None and recall.learned else None
+        if farthest is not None:
+            learned.append((row, farthest))
+    if not learned:
+        return ""
+    learned.sort(key=lambda pair: -pair[1].accuracy)
+    best_row, best = learned[0]
+    if best.rank != "best":  # nothing is ranked, so it gives the numbers alone
+        texts = [f"{row_label(row)} {percent_text(cell)}" for row, cell in learned[:MOST_NAMED]]
+        return f"Recall at {length}: {', '.join(texts)}."
+    tied = [row for row, cell in learned if cell.rank == "tied"]
+    unresolved = [(row, cell) for row, cell in learned if cell.rank == "unresolved"]
+    number = percent_text(best)
+    if tied:
+        number += f"; tied: {names_text(tied, 'others')}"
+    sentence = f"Highest recall at {length}: {row_label(best_row)} ({number})."
+    if not unresolved:
+        return sentence
+    rivals = [Rival.of_recall(row, cell) for row, cell in [(best_row, best), *unresolved]]
+    names = names_text(row for row, _ in unresolved)
+    return f"{sentence} Recall unresolved: {names} ({what_settles(rivals)})."
+
+
+def _partial_learning(rows: Sequence[Row]) -> str:
+    """Return `Learned to recall with some seeds only: cable (4 of 5).`; empty without such rows."""
+    partial: list[Row] = []
+    names: list[str] = []
+    for row in rows:
+        learning = learning_of(row)
+        if learning is not None and 0 < learning.learned < learning.seeds:
+            partial.append(row)
+            names.append(f"{row_label(row)} ({learning_text(learning)})")
+    if not partial:
+        return ""
+    subject = names_text(partial) if len(partial) > MOST_NAMED else ", ".join(names)
+    return f"Learned to recall with some seeds only: {subject}."
+
+
+def _recall_failures(rows: Sequence[Row]) -> str:
+    measured = [row for row in rows if RECALL.of(row) is not None]
+    failed = [row for row in rows if did_not_learn_to_recall(row)]
+    if not failed:
+        return ""
+    if len(failed) == len(measured) > 1:
+        return "No row learned to recall."
+    return f"Did not learn to recall: {names_text(failed)}."
+
+
+def recall_line(comparison: Comparison) -> str:
+    """Return `recall: 97% within T, 62% at 2x, 5% at 8x; horizon 3.5x` of the only row; empty without it."""
+    recall = RECALL.of(comparison.rows[0])
+    columns = RECALL.columns(comparison)
+    if recall is None or columns is None or recall.within is None:
+        return ""
+    within = f"{percent_text(recall.within)} within T"
+    if not recall.learned:
+        return f"recall: did not learn, {within} (below {columns.level:g}%)"
+    if recall.learning is not None and recall.learning.seeds > 1:
+        within = f"{learning_text(recall.learning)} seeds learned; these find {within}"
+    parts = [within]
+    for multiple, cell in zip(columns.multiples, recall.beyond, strict=True):
+        if cell is not None:
+            parts.append(f"{percent_text(cell)} at {length_text(multiple)}")
+    return f"recall: {', '.join(parts)}; horizon {horizon_text(recall)}"
+
+
+def recall_note(comparison: Comparison, with_interval: bool) -> str:
+    """Return the note on the columns of recall; empty without them."""
+    columns = RECALL.columns(comparison)
+    if columns is None:
+        return ""
+    noun = planted_noun(columns.kind)
+    note = f"recall@: % of {noun} found within T, then the farthest"
+    if has_several_recall_seeds(comparison):
+        seeds = f"learned: seeds that find {columns.level:g}% of the {noun} within T"
+        note = f"{seeds}; recall@: % that these find within T, then the farthest"
+    if columns.guess is not None:
+        note += f" (a guess: {columns.guess:.0f}%)"
+    if any(did_not_learn_to_recall(row) for row in comparison.rows):
+        note += "; (did not learn)"
+    if with_interval:
+        note += ", each with its 95% CI"
+    if columns.has_fixed_draw:
+        note += f"; {FIXED_DRAW}"
+    return note
+
+
+def rows_of_unresolved_recall(comparison: Comparison) -> list[Row]:
+    """Return the rows whose recall in the longest window is not told apart from the highest."""
+    return [row for row, cell in farthest_recalls(comparison) if cell.rank == "unresolved"]
+
+
+def farthest_recalls(comparison: Comparison) -> list[tuple[Row, RecallCell]]:
+    """Return each row with its recall in the longest window, whose ranks are in the tables."""
+    recalls = []
+    for row in comparison.rows:
+        farthest = farthest_recall_of(row)
+        if farthest is not None:
+            recalls.append((row, farthest))
+    return recalls

@@ -1,0 +1,29 @@
+"""Say which columns and cells of a comparison its sentences speak of."""
+
+from __future__ import annotations
+
+from posenc.report.texts import length_text
+from posenc.results.beside.recall import RECALL
+from posenc.results.cells import Cell
+from posenc.results.comparison import Comparison
+
+
+def shown_columns(comparison: Comparison) -> list[int]:
+    """Return the indices of the columns that tables show."""
+    return [index for index, column in enumerate(comparison.columns) if column.shown]
+
+
+def is_recall_only(comparison: Comparison) -> bool:
+    """Return whether the table has recall and no losses."""
+    return comparison.header.protocol == RECALL.protocol and RECALL.columns(comparison) is not None
+
+
+def all_cells(comparison: Comparison) -> list[Cell]:
+    """Return the cells of all rows."""
+    return [cell for row in comparison.rows for cell in row.cells]
+
+
+def length_name(comparison: Comparison, index: int) -> str:
+    """Return the window of a column: `T`, `8x`."""
+    multiple = comparison.columns[index].multiple
+    return "T" if multiple == 1 else length_text(multiple)
