@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from posenc.core.errors import plural
-from posenc.report.tables import Table, TableColumn, text_column
-from posenc.report.texts import length_text, names_text, row_label
+from posenc.report.tables import Table, TableColumn, names_column, text_column
+from posenc.report.texts import length_text, names_text
 from posenc.results.beside.exact import EXACT, ExactCell, ExactColumns, RowExact, Spread
 from posenc.results.comparison import Comparison, Row
 
@@ -109,7 +109,7 @@ def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
     """
     rows = comparison.rows
     columns = [
-        text_column("encoding", [row_label(row) for row in rows]),
+        names_column(rows),
         text_column("learned", [_learned_cell(EXACT.of(row), full=full) for row in rows]),
     ]
     for index, multiple in enumerate(_columns_of(comparison).multiples):

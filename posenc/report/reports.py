@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from posenc.core.errors import plural
 from posenc.report.cell_texts import LOSS_HEAD, breaks_text, half_width, loss_text, rank_of_number
 from posenc.report.exact import exact_notes, exact_table, is_exact
 from posenc.report.parts import cell_columns, row_columns, tables_of_parts
+from posenc.report.recall_columns import recall_columns_of, recall_table
 from posenc.report.sentences.answer import answer
 from posenc.report.sentences.facts import facts_of
 from posenc.report.sentences.marks import marks_note, paper_marks_note
@@ -26,39 +26,30 @@ from posenc.report.sentences.notes import (
     sample_line,
     unit_note,
 )
-from posenc.report.sentences.recall import has_several_recall_seeds, recall_line, recall_note
+from posenc.report.sentences.recall import recall_line, recall_note
 from posenc.report.sentences.shared import is_recall_only, shown_columns
 from posenc.report.sentences.why import why_notes
-from posenc.report.tables import BEST, TIED, Report, Table, TableCell, TableColumn, text_column
+from posenc.report.tables import (
+    LAST_LENGTH_RANK,
+    MARKS,
+    Report,
+    Table,
+    TableCell,
+    TableColumn,
+    TableKind,
+    names_column,
+    text_column,
+)
 from posenc.report.texts import (
-    learning_text,
     length_text,
-    percent_interval,
-    percent_text,
     row_label,
-    share_with_interval,
     unit_text,
 )
-from posenc.results.beside.recall import RECALL, RecallCell, RecallColumns, learning_of
+from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell, Column
 from posenc.results.comparison import Comparison, Row
 from posenc.results.numbers import printed_change
 from posenc.results.statistics.verdicts import short_verdict
-
-MARKS = {"best": BEST, "tied": TIED}
-# Columns of a table that is too wide are dropped in this order, by their ranks: lengths below T, lengths past
-# T from the last but one down, the recall between T and the longest window, and at last the shortest length
-# past T.
-RECALL_RANK = 500
-LAST_LENGTH_RANK = 1000
-
-
-class TableKind(Enum):
-    """Where a table of rows is shown, which decides how much a cell says."""
-
-    SCREEN = auto()  # numbers alone
-    PAPER = auto()  # each number with its ±
-    FULL = auto()  # each number with its interval
 
 
 @dataclass(frozen=True)
@@ -154,10 +145,6 @@ def _non_empty(texts: Sequence[str]) -> list[str]:
     return [text for text in texts if text]
 
 
-def _names_column(rows: Sequence[Row]) -> TableColumn:
-    return text_column("encoding", [row_label(row) for row in rows])
-
-
 def _length_head(column: Column) -> str:
     head = length_text(column.multiple)
     return f"{head} (T)" if column.multiple == 1 else head
@@ -237,7 +224,7 @@ def rows_table(
     """
     if is_exact(comparison):
         return exact_table(comparison)
-    columns = [_names_column(comparison.rows)]
+    columns = [names_column(comparison.rows)]
     if not is_recall_only(comparison):
         column_indices = _lengths_of_table(comparison, with_short_lengths)
         columns += _length_columns(comparison, column_indices, kind)
@@ -249,7 +236,7 @@ def rows_table(
             columns.append(verdicts)
     recall_columns = RECALL.columns(comparison)
     if recall_columns is not None:
-        columns += _recall_columns(comparison, recall_columns, kind)
+        columns += recall_columns_of(comparison, recall_columns, kind)
     return Table(tuple(columns))
 
 
@@ -381,78 +368,6 @@ def _verdict_word(comparison: Comparison, row: Row, cell: Cell) -> str:
     return "undertrained" if row.undertrained else short_verdict(cell.verdict or "")
 
 
-# --- recall
-
-
-def recall_table(comparison: Comparison, recall_columns: RecallColumns) -> Table:
-    """Return the recall of each row with its interval, and every rank."""
-    columns = _recall_columns(comparison, recall_columns, TableKind.FULL)
-    return Table((_names_column(comparison.rows), *columns), "recall, % with 95% CI")
-
-
-def _recall_columns(
-    comparison: Comparison, recall_columns: RecallColumns, kind: TableKind
-) -> list[TableColumn]:
-    """Return recall within T, and in each longer window at its farthest distance, in per cent."""
-    columns = _learning_columns(comparison, kind)
-    lengths = [length_text(multiple) for multiple in recall_columns.multiples]
-    heads = ["recall@T", *(f"@{length}" for length in lengths)]
-    for index, head in enumerate(heads):
-        is_last = index == len(heads) - 1
-        # One screen has no room for the ranks of all windows: only those of the longest have marks.
-        cells = tuple(_recall_cell(row, index, kind, has_ranks=is_last) for row in comparison.rows)
-        # Beside the column of the seeds that found enough within T, what they find there says little.
-        says_little = index == 0 and has_several_recall_seeds(comparison)
-        is_needed = is_last or (index == 0 and not says_little)
-        always_stays = is_needed or kind is TableKind.FULL or is_recall_only(comparison)
-        rank = None if always_stays else RECALL_RANK - index
-        columns.append(TableColumn(head, cells, drop_rank=rank))
-    return columns
-
-
-def _learning_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
-    """Return how many seeds learned to recall; no column where every row has a single seed."""
-    if not has_several_recall_seeds(comparison):
-        return []
-    texts = [_learning_cell(row, kind) for row in comparison.rows]
-    return [text_column("learned", texts)]
-
-
-def _learning_cell(row: Row, kind: TableKind) -> str:
-    learning = learning_of(row)
-    if learning is None:
-        return "-"
-    text = learning_text(learning)
-    return f"{text} {percent_interval(learning.ci95)}" if kind is TableKind.FULL else text
-
-
-def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> TableCell:
-    """Return the recall of a row in a window (index 0 is T); brackets say that no seed learned it.
-
-    A full table has ranks as words, the others as marks.
-    """
-    recall = RECALL.of(row)
-    cell = None if recall is None else recall.cells[index]
-    if recall is None or cell is None:
-        return TableCell("-")
-    text = _recall_text(cell, kind)
-    if kind is TableKind.FULL:
-        return TableCell(f"{text} {cell.rank}" if cell.rank else text)
-    if recall.learned is False:
-        text = f"({text})"
-    mark = MARKS.get(cell.rank or "", "") if has_ranks else ""
-    return TableCell(text, mark)
-
-
-def _recall_text(cell: RecallCell, kind: TableKind) -> str:
-    number = percent_text(cell).removesuffix("%")
-    if kind is TableKind.FULL:
-        return f"{number} {percent_interval(cell.ci95)}"
-    if kind is TableKind.PAPER:
-        return share_with_interval(cell)
-    return number
-
-
 # --- everything
 
 
@@ -476,7 +391,7 @@ def _lengths_table(comparison: Comparison) -> Table:
 
 def _rows_figures_table(comparison: Comparison) -> Table:
     """Return the figures of each row that are of no length: seeds, headroom, recall horizon."""
-    columns = [_names_column(comparison.rows)]
+    columns = [names_column(comparison.rows)]
     for column in row_columns():
         if column.head is None:
             continue

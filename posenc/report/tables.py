@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+
+from posenc.report.texts import row_label
+from posenc.results.comparison import Row
 
 BEST = "*"  # mark of the best cell of a column
 TIED = "~"  # mark of a cell whose difference from the best is surely within the margin
+MARKS = {"best": BEST, "tied": TIED}  # by rank
+# Columns of a table that is too wide are dropped in this order, by their ranks: lengths below T, lengths past
+# T from the last but one down, the recall between T and the longest window, and at last the shortest length
+# past T.
+RECALL_RANK = 500
+LAST_LENGTH_RANK = 1000
+
+
+class TableKind(Enum):
+    """Where a table of rows is shown, which decides how much a cell says."""
+
+    SCREEN = auto()  # numbers alone
+    PAPER = auto()  # each number with its ±
+    FULL = auto()  # each number with its interval
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,11 @@ def text_column(
 ) -> TableColumn:
     """Return a column of texts without marks."""
     return TableColumn(head, tuple(TableCell(text) for text in texts), is_words, drop_rank)
+
+
+def names_column(rows: Iterable[Row]) -> TableColumn:
+    """Return the column of the rows' names."""
+    return text_column("encoding", [row_label(row) for row in rows])
 
 
 def table_of_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
