@@ -52,7 +52,7 @@ def run_compare(
         write(rules_of_tables(), sys.stdout)
         return
     _check(request, output)
-    outputs = check_files(output.files, request.protocol)
+    check_files(output.files, request.protocol)  # before anything is read
     directories, encodings = paths_and_encodings(paths)
     runs = load_runs(directories)
     if encodings:
@@ -76,8 +76,9 @@ def run_compare(
         write_files(
             outputs,
             named_comparisons,
-            output.full,
             make_page=lambda: _page(comparisons, runs, request, output),
+            full=output.full,
+            every=bool(request.columns),
         )
     for line in unfinished_lines(runs):
         say(line)

@@ -104,7 +104,12 @@ def _refuse_options_of_pictures(options: FileOptions) -> None:
 
 
 def write_files(
-    outputs: Outputs, comparisons: Sequence[Comparison], full: bool, make_page: Callable[[], str]
+    outputs: Outputs,
+    comparisons: Sequence[Comparison],
+    make_page: Callable[[], str],
+    *,
+    full: bool,
+    every: bool,
 ) -> None:
     """Write pictures and tables of comparisons, and the page that `make_page` returns. Raises UserError."""
     drawing: Drawing | None = None
@@ -118,7 +123,7 @@ def write_files(
         elif drawing is not None and file.format in FORMATS:
             write_bytes_atomic(file.path, drawing.data(file.format))
         else:
-            write_text_atomic(file.path, render(comparisons, file.format, full=full))
+            write_text_atomic(file.path, render(comparisons, file.format, full=full, every=every))
         say(f"wrote {file.name}")
     if drawing is not None and outputs.figure.caption is None:
         say(f"caption: {visible(drawing.caption)}")

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from posenc.core.errors import UserError
 from posenc.data import CorpusFacts, TaskInstances
+from posenc.data.corpus_checks import largest_instance
 from posenc.data.tasks.base import Instance
 
 SHOWN = 3  # instances
@@ -22,15 +22,9 @@ class ShownInstance:
 
 
 def print_task(facts: CorpusFacts, task: TaskInstances, context_length: int, *, as_json: bool) -> None:
-    """Print the task and three test instances, the last as large as a window of T holds."""
+    """Print the task and three test instances, the last as large as a window of T holds. Raises UserError."""
     about = type(task.task)
-    largest = task.largest_size(context_length)
-    if largest is None:
-        smallest = about.smallest
-        hint = f"its smallest has {task.task.tokens(smallest)} tokens"
-        raise UserError(
-            "context_length", context_length, f"is filled by no instance of {facts.name}", hint=hint
-        )
+    largest = largest_instance(task, context_length)
     shown = _shown(task, largest)
     if as_json:
         document: dict[str, Any] = {
@@ -59,9 +53,10 @@ def _shown(task: TaskInstances, largest: int) -> list[ShownInstance]:
     smallest = task.task.smallest
     spread = largest - smallest
     shown = []
-    for part in range(1, SHOWN + 1):
-        size = smallest + spread * part // SHOWN
-        instance: Instance = task.held_out("test", size, part)[-1]
+    for number in range(1, SHOWN + 1):
+        size = smallest + spread * number // SHOWN
+        # where all sizes are the same, each time another one
+        instance: Instance = task.held_out("test", size, number)[-1]
         shown.append(ShownInstance(size, instance.pieces))
     return shown
 

@@ -122,12 +122,14 @@ def _print(jobs: list[EstimatedJob], total: str) -> int:
 
 def free_bytes(device: torch.device) -> float:
     """Return the bytes that a run may take on the device."""
-    return free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return free_memory()  # a Mac's GPU shares the memory of the machine
 
 
 def loaded_bytes(device: torch.device) -> int:
-    """Return what this process has loaded, which a run on the CPU takes as well; 0 on a GPU."""
-    return psutil.Process().memory_info().rss if device.type == "cpu" else 0
+    """Return what this process has loaded, which a run takes as well; 0 where a GPU has memory of its own."""
+    return 0 if device.type == "cuda" else psutil.Process().memory_info().rss
 
 
 def _table(jobs: list[EstimatedJob], free: float) -> Table:

@@ -105,6 +105,8 @@ def prompt_of(run: LoadedRun) -> str:
     settings = run.run.settings
     assert settings is not None  # a run that cannot be read was refused
     store = prepare(settings.data, settings.tokenizer)
+    if store.task is not None:
+        raise UserError("prompt", None, "is needed: a task has no documents", hint="prompt='bdac>'")
     sizes = store.sizes["test"]
     longest = max(range(len(sizes)), key=lambda document: sizes[document])
     tokens = store.document("test", longest)[: LONGEST_PROMPT * run.train_length]

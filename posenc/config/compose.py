@@ -272,9 +272,14 @@ def search_path_overrides(config_dir: str | None = None) -> list[str]:
     return [f"{SEARCH_PATH}=[{urls}]"] if folders else []
 
 
+def expand_files(overrides: list[str]) -> list[str]:
+    """Return the overrides with files of the user's, in place of an encoding or a task, as plug-ins."""
+    return expand_encoding_file(expand_task(overrides))
+
+
 def compose_config(command: str, overrides: list[str]) -> DictConfig:
     """Compose one configuration, with Hydra's own part. Raises UserError."""
-    expanded = expand_encoding_file(expand_task(overrides))
+    expanded = expand_files(overrides)
     for override in expanded:
         _refuse_several_choices(override)
         _refuse_long_choice(command, override)

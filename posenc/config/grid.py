@@ -6,7 +6,7 @@ import glob
 import math
 from fractions import Fraction
 
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
 
 from posenc.config.hydra_adapter import combinations, override_parser
 from posenc.config.overrides import key_of, quote
@@ -68,7 +68,10 @@ def _count_range(key: str, text: str, values: RangeSweep) -> int:
         raise UserError(key, text, "has a step of 0", allowed=allowed)
     # exact, since whole numbers may be too large for a float, and a step too small
     length = Fraction(values.stop) - Fraction(values.start)
-    return max(0, math.ceil(length / Fraction(values.step)))
+    count = math.ceil(length / Fraction(values.step))
+    if count <= 0:
+        raise UserError(key, text, "has no numbers", allowed=allowed)
+    return count
 
 
 def _list_runs(override: str) -> str:
@@ -76,6 +79,10 @@ def _list_runs(override: str) -> str:
     if key_of(override) != "run":
         return override
     value = override_parser().parse_override(override).value()
+    if isinstance(value, Glob):
+        text = override.partition("=")[2]
+        hint = "a folder or a path with * takes all runs in it: 'run=runs/default/*'"
+        raise UserError("run", text, "glob() chooses among the choices of a group", hint=hint)
     names = value.list if isinstance(value, ChoiceSweep) else [value]
     runs: list[str] = []
     for name in names:

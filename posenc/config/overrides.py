@@ -25,6 +25,7 @@ COMMON_FLAGS = ("--multirun", "--config-dir", "--debug", "--help")
 HYDRAS_FLAGS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
 UNSUPPORTED_OPTIONS = ("config_name", "config_path", "experimental_rerun")  # Hydra's parser has them
 TAKE_BARE_NAMES = ("show", "check", "bench")  # commands where a bare name chooses an encoding
+GROUP_NAME = re.compile(r"[a-z_]+(/[a-z_]+)?")  # `encoding`, `hydra/launcher`; no path of the user's
 NAME_OF_RUN = re.compile(r"[\w.+-]+-[0-9a-f]{8}", re.ASCII)
 HOW_TO_WRITE = "settings are written KEY=VALUE: encoding=rope, seed=1"
 # Settings that are paths. They are quoted for Hydra, whose grammar reads neither `~/x` nor `läufe`.
@@ -34,11 +35,11 @@ PATH_KEYS = (
     "data.paths",
     "data.repository",
     "data.task",
-    "data.separator",
     "tokenizer.path",
     "subject.path",
     "train.init",
 )
+SEPARATOR = "data.separator"  # a text, in which white space and commas count
 # Texts that Hydra reads as they are.
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)
 PLAIN_PATH = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # the slash keeps it from being a number
@@ -178,7 +179,7 @@ def _check_repeated(overrides: Sequence[str]) -> None:
 
 def is_group(key: str) -> bool:
     """Tell whether a key names a group of choices, such as `encoding`."""
-    return bool(key) and is_folder(conf_dir() / key)
+    return GROUP_NAME.fullmatch(key) is not None and is_folder(conf_dir() / key)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -241,19 +242,23 @@ def refuse_others(line: CommandLine, groups: Collection[str], what: str, hint: s
 
 
 def quote_paths(override: str) -> str:
-    """Quote the paths in an override for Hydra's grammar: `~/x`, `läufe`, `a (1)`.
+    """Quote the paths in an override for Hydra's grammar: `~/x`, `läufe`, `a (1)`, and `data.separator`.
 
     Commas separate the values of a sweep, unless there is a file of that name; `data.paths` may be a list.
     """
-    key, _, value = override.partition("=")
-    names_path = value not in ("", "[]", "null") and not HYDRAS_GRAMMAR.search(value)
-    if key_of(override) not in PATH_KEYS or not names_path:
+    key, equals, value = override.partition("=")
+    written = f"{key}{equals}"
+    setting = key_of(override)
+    is_plain = value not in ("", "[]", "null") and not HYDRAS_GRAMMAR.search(value)
+    if is_plain and setting == SEPARATOR:
+        return f"{written}{quote(value)}"
+    if not is_plain or setting not in PATH_KEYS:
         return override
-    is_list = key == "data.paths" and value.startswith("[") and value.endswith("]")
+    is_list = setting == "data.paths" and value.startswith("[") and value.endswith("]")
     text = value[1:-1] if is_list else value
     paths = [text] if exists(text) else text.split(",")
     joined = ",".join(quote(path.strip()) for path in paths)
-    return f"{key}=[{joined}]" if is_list else f"{key}={joined}"
+    return f"{written}[{joined}]" if is_list else f"{written}{joined}"
 
 
 def quote(value: str) -> str:

@@ -37,7 +37,7 @@ def refusal(command: str, overrides: list[str], error: Exception) -> UserError:
         return _no_such_choice(command, error)
     if isinstance(error, yaml.YAMLError):
         return _unreadable_yaml(error)
-    in_file = re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", str(error))
+    in_file = re.match(r"In '([^']+)': (?:\w+ raised while composing config:\n)?(.+)", str(error))
     if in_file:
         return UserError(f"{in_file[1]}.yaml", None, in_file[2])
     return _wrong_override(command, overrides, error)
@@ -52,7 +52,10 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
     for override in overrides:
         if override.partition("=")[0] in choosing and not has_several_values(override):
             choices.append(override)
-    config = compose(command, choices)
+    try:
+        config = compose(command, choices)
+    except REFUSALS:  # they do not fit together, as with a wrong defaults list in a YAML of the user's
+        return UserError("--config-dir", None, first_line(error))
     known = dotted_keys(OmegaConf.to_container(config))  # type: ignore[arg-type]
     last_values = {key_of(text): text.partition("=")[2] for text in overrides}  # the last one counts
     for key, value in last_values.items():

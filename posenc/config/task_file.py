@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from posenc.config.overrides import key_of, quote
 from posenc.core.errors import UserError
 from posenc.core.plugins import plugin_module
-from posenc.data.tasks import tasks_in
+from posenc.data.tasks import own_tasks, tasks_in
 
 OPTIONS = "data.options."
 
@@ -40,6 +40,9 @@ def _task_in(file: str) -> str:
     if len(names) != 1:
         problem = "has several tasks" if names else "has no task: a class derived from Task, with a `name`"
         raise UserError("data.task", file, problem, hint="how to write one: docs/tasks.md")
+    if names[0] in own_tasks():
+        problem = f"its task has the name of one of posenc's, {names[0]}"
+        raise UserError("data.task", file, problem, hint="give it a `name` of its own")
     return names[0]
 
 

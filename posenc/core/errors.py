@@ -16,6 +16,7 @@ LONGEST_NAME = 60  # characters of a part of a file name
 # `--config-dir`, and the name of any folder with some corpus; swapped letters (`yran`) give 0.75.
 CLOSE_ENOUGH = 0.7
 SHORTEST_PART = 3  # letters of a part of a name, for a suggestion
+OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 PART = re.compile(r"[\W_]+")  # what stands between the parts of a name
 
 
@@ -42,6 +43,14 @@ def safe_name(text: str) -> str:
     allowed = re.sub(r"[^A-Za-z0-9._+-]+", "_", text)
     name = allowed.lstrip(".-")[:LONGEST_NAME]
     return name or "_"
+
+
+def says_out_of_memory(error: BaseException) -> bool:
+    """Tell by its class or its message whether memory ran out. torch has no exception for it on a CPU."""
+    if isinstance(error, MemoryError):
+        return True
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and any(text in message for text in OUT_OF_MEMORY_MESSAGES)
 
 
 def first_line(error: BaseException) -> str:

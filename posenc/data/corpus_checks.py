@@ -54,8 +54,19 @@ def _check_task(task: TaskInstances, tokenizer: TokenizerSettings, context_lengt
         raise UserError(
             "tokenizer", tokenizer.name, f"data.task={name} has tokens of its own", allowed="bytes"
         )
-    if context_length is None or task.largest_size(context_length) is not None:
-        return
+    if context_length is not None:
+        largest_instance(task, context_length)
+
+
+def largest_instance(task: TaskInstances, context_length: int) -> int:
+    """Return the size of the largest instance that fits into a training window.
+
+    Raises UserError if none does, or if the task's alphabet ends before a window is full.
+    """
+    size = task.largest_size(context_length)
+    if size is not None:
+        return size
+    name = task.task.name
     smallest = task.task.tokens(task.task.smallest)
     if context_length < smallest:
         hint = f"the smallest that works is {smallest}"

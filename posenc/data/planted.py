@@ -15,6 +15,7 @@ from posenc.core.seeds import permutations, raw_draws, seed_for
 from posenc.data.plants.base import Plant, slot_count
 from posenc.data.token_cache import Ints, TokenStore
 from posenc.data.windows import Batch, WindowSampler
+from posenc.settings.tree import PlantSettings
 
 # Kinds of targets.
 TEXT = 0
@@ -35,11 +36,16 @@ class PlantedSampler(WindowSampler):
         windows = self._windows(step, size)  # (size, T + 1)
         kinds = np.zeros_like(windows)
         settings = self.plant.settings
-        count = round(settings.share * size)
+        count = planted_windows(settings, size)
         kinds[:count] = plant_pairs(windows[:count], self.plant, self._plant_seed, step)
         target_kinds = kinds[:, 1:]
         weights = np.where(target_kinds == KNOWN, settings.weight, 1).astype(np.float32)
         return Batch(inputs=windows[:, :-1], targets=windows[:, 1:], weights=weights, kinds=target_kinds)
+
+
+def planted_windows(settings: PlantSettings, size: int) -> int:
+    """Return how many of the `size` windows of a batch have pairs."""
+    return round(settings.share * size)
 
 
 @dataclass(frozen=True)

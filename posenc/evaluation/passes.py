@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -195,7 +195,8 @@ class EvalContext:
         """Return at most `count` tokens that the model writes after a prompt, always its first choice.
 
         It stops earlier at one of the model's end tokens, or once `is_enough` is true of the tokens so far.
-        The encoding is the one that acts in windows of `window` tokens. Raises NotApplicableError.
+        The encoding is the one that acts in windows of `window` tokens. Raises NotApplicableError,
+        OutOfMemoryError.
         """
         return write_text(self, prompt, count, window, is_enough)
 
@@ -255,11 +256,7 @@ def run_windows(
     check_memory(context, draws[0], encoding, n_targets)
     batch_size = max(1, context.batch_tokens // inputs)
 
-    def share_done(draw: int, remaining: int) -> float:
-        """Return the share of all windows that are done when `remaining` windows of a draw are not."""
-        windows_of_draw = count / len(draws)
-        return (draw + 1 - remaining / windows_of_draw) / len(draws)
-
+    n_done = 0
     # The windows of a batch share one tensor of positions, so each draw has batches of its own.
     for draw, pos in enumerate(draws):
         remaining = np.arange(draw, count, len(draws))  # windows with these positions
@@ -267,14 +264,15 @@ def run_windows(
             context.check_stop()
             windows = remaining[:batch_size]
             tokens = np.stack([read(i)[-inputs - 1 :] for i in windows]).astype(np.int64)  # (B, inputs + 1)
-            on_layer = layer_progress(context, share_done(draw, len(remaining)), len(windows) / count)
+            on_layer = layer_progress(context, n_done / count, len(windows) / count)
             try:
                 run_batch(WindowBatch(windows, torch.from_numpy(tokens), pos, encoding, on_layer))
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 batch_size = smaller_batch(error, batch_size, inputs)
                 continue  # with the same windows
-            remaining = remaining[batch_size:]
-            context.on_batch(share_done(draw, len(remaining)))
+            remaining = remaining[len(windows) :]
+            n_done += len(windows)
+            context.on_batch(n_done / count)
 
 
 def layer_progress(context: EvalContext, done: float, batch_share: float) -> OnLayer:
@@ -340,11 +338,18 @@ def smaller_batch(error: BaseException, batch_size: int, inputs: int) -> int:
 
     Raises OutOfMemoryError if a single window does not fit, and the error itself if it has another cause.
     """
+    if batch_size == 1:
+        raise_no_room(error, inputs)
     if not is_out_of_memory(error):
         raise error
-    if batch_size == 1:
-        raise OutOfMemoryError(f"oom at {inputs} tokens, batch 1: {first_line(error)}") from error
-    return max(1, batch_size // 2)
+    return batch_size // 2
+
+
+def raise_no_room(error: BaseException, inputs: int) -> NoReturn:
+    """Raise OutOfMemoryError if memory ran out in a single window, and the error itself otherwise."""
+    if not is_out_of_memory(error):
+        raise error
+    raise OutOfMemoryError(f"oom at {inputs} tokens, batch 1: {first_line(error)}") from error
 
 
 def forward(
@@ -460,14 +465,17 @@ def write_text(
     while len(written) < count and not is_enough(written):
         context.check_stop()
         text = torch.tensor([[*prompt, *written]])  # (1, n)
-        if isinstance(model, CallableModel):
-            new_tokens = text if past is None else text[:, -1:]
-            with autocast(_precision_of(context, model), context.device):
-                step = model.next_logits(new_tokens.to(context.device), past, encoding)
-            past = step.past
-            choice = int(step.logits[0].argmax())
-        else:  # posenc's decoder keeps nothing, so it reads the whole text for every token
-            choice = int(_first_choice(context, text, pos[: text.shape[1]], encoding))
+        try:
+            if isinstance(model, CallableModel):
+                new_tokens = text if past is None else text[:, -1:]
+                with autocast(_precision_of(context, model), context.device):
+                    step = model.next_logits(new_tokens.to(context.device), past, encoding)
+                past = step.past
+                choice = int(step.logits[0].argmax())
+            else:  # posenc's decoder keeps nothing, so it reads the whole text for every token
+                choice = int(_first_choice(context, text, pos[: text.shape[1]], encoding))
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            raise_no_room(error, text.shape[1])
         if choice in end_tokens:
             break
         written.append(choice)

@@ -112,7 +112,7 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     training = job.training
     assert training is not None
     settings = job.run_settings
-    shape = job.shape
+    shape = job.run_shape
     store = store_of_lengths(job.facts, settings.tokenizer)
     model = build_outline(settings, shape, vocabulary(settings.data.plant, store))
     parameters = count_parameters(model).total
@@ -181,7 +181,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     if bytes_a_token is None:
         bytes_a_token = measured_bytes_a_token(job.facts, job.tokenizer, evaluation.split)
     store = store_of_lengths(job.facts, job.tokenizer, bytes_a_token)
-    model = job.subject or build_outline(job.run_settings, job.shape, vocabulary(job.data.plant, store))
+    model = job.subject or build_outline(job.run_settings, job.run_shape, vocabulary(job.data.plant, store))
     parameters = _count_parameters(model)
     batch_tokens = evaluation.settings.batch_tokens
     as_trained = eval_context(job, model, store)
@@ -255,7 +255,7 @@ def _cell_estimates(
         except NotApplicableError as error:
             estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue
-        key = (context.acting_extension(cell.window), inputs, cell.plan.hash)
+        key = (context.acting_extension(cell.window), cell.window, cell.plan.hash)
         seconds = 0.0 if key in counted else _cell_seconds(cell, rates, inputs)
         counted.add(key)
         draws = min(DRAWS, n_windows) if "positions" in encoding.hooks else 1

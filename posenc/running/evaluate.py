@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from posenc.core.console import progress_line, say
@@ -72,13 +72,13 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
     """Measure a stored run, and tell its tracker."""
     trained = job.run_settings
     corpus = tokenise(job)
-    with locked(job.directory, "evaluation", waits=invocation.waits), run_directory.log_file(job.directory):
+    with locked(job.directory, job.lock, waits=invocation.waits), run_directory.log_file(job.directory):
         stop.guard()
         # read again: a running training may have saved another one since the job was planned
         checkpoint = newest_checkpoint(job.directory / "checkpoints", job.identity)
         if checkpoint is None:
             raise RunError(f"the checkpoints of {job.directory} are gone")
-        model = load_model(trained, job.shape, checkpoint, vocabulary(trained.data.plant, corpus.store))
+        model = load_model(trained, job.run_shape, checkpoint, vocabulary(trained.data.plant, corpus.store))
         facts = run_facts(job, model, checkpoint.state, checkpoint.step, trained_here=None)
         records = measure(job, model, corpus, facts, stop, replaces_same_step=False)
     is_training = job.tracking.name != NONE and is_held(job.directory, "run")
@@ -97,12 +97,17 @@ def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[R
     # First of all, so that wrong weights are an error before a text is tokenised and anything is written.
     subject = job.subject.loaded()
     corpus = tokenise(job)
-    with locked(directory, waits=invocation.waits):
+    with locked(directory, job.lock, waits=invocation.waits):
         run_directory.refuse_links(directory)
-        with run_directory.recorded_status(directory, stop):
+        # one that is measured further stays finished, with its settings, until that is done
+        status: AbstractContextManager[None] = nullcontext()
+        if not run_directory.was_finished(directory):
+            status = run_directory.recorded_status(directory, stop)
             run_directory.write_config(directory, job.settings)
+        with status:
             model = subject.to(job.device).eval()
             records = measure(job, model, corpus, subject_facts(job, subject), stop, replaces_same_step=True)
+        run_directory.write_config(directory, job.settings)
         run_directory.write_status(directory, "finished", step=0)
     return records
 

@@ -141,6 +141,7 @@ def fit_to_time(
         str(job.device),
         [str(window) for window in job.evaluation.lengths.windows],
         [[protocol.name, protocol.settings.plain()] for protocol in job.evaluation.protocols],
+        job.evaluation.settings.plain(),
         dataclasses.asdict(limits),
     ]
     path = cache_dir() / "fits" / f"{digest_of(key)}.json"

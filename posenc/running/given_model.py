@@ -18,7 +18,6 @@ from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.resolve import Evaluation
-from posenc.model.decoder import ModelShape
 from posenc.running.checks import check_name, check_runs_dir
 from posenc.running.job import Job
 from posenc.running.measured_text import MeasuredText, text_to_measure
@@ -97,7 +96,7 @@ def plan_given_model(given: GivenModel) -> Job:
         tokenizer=tokenizer,
         tracking=TrackingSettings(name=NONE),
         facts=facts,
-        shape=ModelShape("given", 1, 1, 1, 1),
+        shape=None,
         device=given.device,
         evaluation=evaluation,
         is_own_text=False,

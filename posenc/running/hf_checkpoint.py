@@ -32,6 +32,8 @@ WEIGHT_FILES = ("*.safetensors", "*.bin")
 REMOTE_CODE = "transformers_modules."  # the package into which transformers puts code of a checkpoint
 WEIGHTS_NAMED = 3  # in an error
 SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")  # of a configuration
+# What reading a file raises that is cut, or that somebody else wrote.
+DAMAGES = (OSError, ValueError, KeyError, TypeError, AttributeError)
 LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, in so many bytes
 
 
@@ -218,11 +220,25 @@ class StoredTensor:
 
 
 def stored_tensors(checkpoint: Checkpoint) -> list[StoredTensor] | None:
-    """Return the tensors of a checkpoint by the headers of its safetensors files; None without such files."""
+    """Return the tensors of a checkpoint by the headers of its safetensors files; None without all files."""
     folder = folder_of(checkpoint)
-    files = [] if folder is None else sorted(folder.glob("*.safetensors"))
+    files = [] if folder is None else _safetensors_files(folder)
+    if not all(file.is_file() for file in files):
+        return None
     tensors = [tensor for file in files for tensor in _tensors_of_file(file)]
     return tensors or None
+
+
+def _safetensors_files(folder: Path) -> list[Path]:
+    """Return the files that transformers reads; a folder may hold the same weights in other files, too."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [folder / "model.safetensors"]
+    try:
+        file_of_weight = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return [folder / name for name in sorted(set(file_of_weight.values()))]
+    except DAMAGES:
+        return []
 
 
 def outlined_tensors(outline: nn.Module) -> list[StoredTensor]:
@@ -239,13 +255,13 @@ def _tensors_of_file(file: Path) -> list[StoredTensor]:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
             header = json.loads(stream.read(min(length, file.stat().st_size)))
-    except (OSError, ValueError):
+        header.pop("__metadata__", None)
+        tensors = []
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            tensors.append(StoredTensor(name, tuple(entry["shape"]), end - begin))
+    except DAMAGES:
         return []
-    header.pop("__metadata__", None)
-    tensors = []
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        tensors.append(StoredTensor(name, tuple(entry["shape"]), end - begin))
     return tensors
 
 

@@ -52,7 +52,7 @@ class Job:
     tokenizer: TokenizerSettings  # of the model
     tracking: TrackingSettings
     facts: CorpusFacts
-    shape: ModelShape
+    shape: ModelShape | None  # of a run's decoder; None for a subject
     device: torch.device
     evaluation: Evaluation
     is_own_text: bool = True  # whether the model was trained on the corpus that it is measured on
@@ -60,6 +60,18 @@ class Job:
     training: Training | None = None  # None: nothing is trained
     subject: CallableModel | None = None  # a model that posenc did not train
     bytes_a_token: float | None = None  # in the text to measure, if it was measured
+
+    @property
+    def lock(self) -> str:
+        """Return the name of the lock of the directory that it holds while it works."""
+        measures_a_run = self.training is None and self.subject is None
+        return "evaluation" if measures_a_run else "run"
+
+    @property
+    def run_shape(self) -> ModelShape:
+        """Return the sizes of the decoder of a run."""
+        assert self.shape is not None
+        return self.shape
 
     @property
     def run_settings(self) -> RunSettings:

@@ -64,7 +64,7 @@ def check_jobs(composed: Jobs, *, only_estimate: bool = False) -> list[CheckedJo
                 if count == 1:
                     raise
                 refusals.append(error)
-                say(f"{_measured(entry.eval_settings)}: left out: {error.value}: {error.problem}")
+                say(f"{_what_is_extended(entry)}: left out: {error.value}: {error.problem}")
             except UserError as error:
                 if count == 1:
                     raise
@@ -79,8 +79,11 @@ def check_jobs(composed: Jobs, *, only_estimate: bool = False) -> list[CheckedJo
     return checked
 
 
-def _measured(settings: EvalCommandSettings) -> str:
-    """Return the path of the run or of the model that a job of `posenc eval` measures."""
+def _what_is_extended(entry: ComposedJob) -> str:
+    """Return the path of the run or of the model that a job measures; of a training its overrides."""
+    settings = entry.settings
+    if isinstance(settings, RunSettings):
+        return " ".join(entry.overrides)
     if settings.run is not None:
         return settings.run
     assert settings.subject is not None

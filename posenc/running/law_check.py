@@ -95,7 +95,7 @@ def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tup
     subject = subject_of(settings, shape)
     subject.build(0)  # raises UserError for settings that make no sense together
     if like is not None:
-        reference = build_model(changed(settings, 0, {"encoding": like}), SMALL, VOCABULARY)
+        reference = build_model(changed(settings, 0, {"encoding": like}), shape, VOCABULARY)
         subject = replace(subject, like=reference.encoding)
     return {**settings.plain(), "model": asdict(shape)}, subject
 

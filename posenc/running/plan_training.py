@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, plural
 from posenc.core.paths import expanded, is_folder
 from posenc.data import (
     CorpusFacts,
@@ -15,6 +15,7 @@ from posenc.data import (
     inspect,
     named_data,
 )
+from posenc.data.planted import planted_windows
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation, suited_to
 from posenc.running.checks import (
     Stage,
@@ -28,7 +29,7 @@ from posenc.running.initial_weights import InitialCheckpoint, check_fit, initial
 from posenc.running.job import Job, Training
 from posenc.running.model_parts import StepPlan, check_step, code_of
 from posenc.running.tuned_rate import TUNED, with_tuned_rate
-from posenc.settings.tree import NONE, RunSettings
+from posenc.settings.tree import NONE, PlantSettings, RunSettings
 from posenc.tracking import check_tracking
 
 
@@ -110,6 +111,7 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     if settings.data.plant is not None:
         # pairs must fit the shortest windows
         check_plant(settings.data.plant, stages[0].length, settings.tokenizer.name)
+        _check_share(settings.data.plant, step.batch_windows)
     facts = _read_facts(settings, evaluation)
     resolved = _resolved(step.settings, evaluation)
     return CheckedTraining(
@@ -119,6 +121,14 @@ def _checked(settings: RunSettings) -> CheckedTraining:
         initial=initial,
         identity=Identity(resolved, facts, code_of(step.settings, step.outline)),
     )
+
+
+def _check_share(plant: PlantSettings, batch_windows: int) -> None:
+    """Raise UserError for a share of planted windows that is less than half a window of a batch."""
+    if planted_windows(plant, batch_windows) == 0:
+        problem = f"of {plural(batch_windows, 'window')} in a batch is rounded to none"
+        hint = "a larger share, or train.batch_tokens"
+        raise UserError("data.plant.share", plant.share, problem, hint=hint)
 
 
 def _extension_without_weights(name: str) -> UserError:

@@ -8,7 +8,7 @@ import signal
 import traceback
 
 from posenc.core.console import say
-from posenc.core.errors import RunError, UserError, first_line
+from posenc.core.errors import RunError, UserError, first_line, says_out_of_memory
 from posenc.core.first_signals import CODES, STOPPED
 from posenc.running.signals import InterruptedRunError, StopFlag
 
@@ -41,6 +41,6 @@ def _fault_of_the_machine(error: BaseException) -> RunError | None:
             return RunError(f"cannot write the output: {error.strerror}")
         if error.errno == errno.ENOENT:  # os.getcwd fails without naming a file
             return RunError("the working folder no longer exists", hint="cd into a folder that does")
-    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # the system's error, and torch's
+    if says_out_of_memory(error):
         return RunError(f"not enough memory: {first_line(error)}", hint="a smaller model, length or batch")
     return None

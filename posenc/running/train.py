@@ -92,7 +92,7 @@ def _run_in_directory(
     processes = current()
     corpus = tokenise(job, settings.context_length)
     run_directory.refuse_links(directory)
-    with locked(directory, waits=invocation.waits), run_directory.log_file(directory):
+    with locked(directory, job.lock, waits=invocation.waits), run_directory.log_file(directory):
         # another process may have finished it meanwhile
         if processes.first(lambda: run_directory.is_done(directory, settings.eval, retry=invocation.retry)):
             return Outcome(0)
@@ -116,7 +116,7 @@ def _train_and_measure(
     settings = job.run_settings
     directory = job.directory
     store = corpus.store
-    model = build_model(settings, job.shape, vocabulary(settings.data.plant, store))
+    model = build_model(settings, job.run_shape, vocabulary(settings.data.plant, store))
     if training.initial is not None:
         begin_with(training.initial, directory / "checkpoints", model)
     _log_notes(job, model, store)

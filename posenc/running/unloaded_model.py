@@ -26,7 +26,7 @@ WIDTHS_HELD = 10
 MLP_WIDTHS_HELD = 3
 ATTENTION_LENGTH = 1024  # tokens of the attention that is timed
 ATTENTION_SECONDS = 0.1  # for so long it is timed
-EXPERTS = "experts"  # in the names of weights of which each token meets a part: the experts it is sent to
+EXPERTS = ".experts."  # in the names of weights of which each token meets a part: the experts it is sent to
 
 
 @dataclass(frozen=True, kw_only=True)

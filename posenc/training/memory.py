@@ -13,6 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from posenc.core.errors import says_out_of_memory
+
 # Options of glibc's mallopt, from its malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -22,7 +24,6 @@ TRIM_THRESHOLD_BYTES = 1 << 30
 # time.
 TRIAL_FRACTION = 16
 # Parts of torch's messages when memory runs out, which differ by device.
-OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
 
 @cache
@@ -40,10 +41,7 @@ def keep_freed_memory() -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memory ran out. On some devices torch has an exception for it, on others a message."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    message = str(error).lower()
-    return isinstance(error, RuntimeError) and any(text in message for text in OUT_OF_MEMORY_MESSAGES)
+    return isinstance(error, torch.OutOfMemoryError) or says_out_of_memory(error)
 
 
 class LiveTensors(TorchDispatchMode):

@@ -9,6 +9,7 @@ from posenc.laws import LAWS
 
 pytestmark = pytest.mark.skipif(find_spec("x_transformers") is None, reason="needs x-transformers")
 
+PACKAGE = "x_transformers.x_transformers"
 MODULES = '''
 import torch
 from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
@@ -69,7 +70,7 @@ def check(working_folder, posenc, monkeypatch):
     ("arguments", "laws"),
     [
         pytest.param(
-            ["x_transformers.x_transformers:AlibiPositionalBias", "encoding=alibi"],
+            [f"{PACKAGE}:AlibiPositionalBias", "encoding=alibi"],
             [*LAWS, "same"],
             id="alibi of the package",
             marks=pytest.mark.slow,
@@ -109,6 +110,13 @@ def test_a_broken_module_fails_the_laws_that_it_breaks(check, arguments, broken_
     code, verdicts = check(arguments, TELLING_LAWS)
     assert code == 1
     assert {law for law, verdict in verdicts.items() if verdict == "fail"} == broken_laws
+
+
+def test_a_module_is_compared_at_the_size_that_was_chosen(check):
+    """Tiny has eight heads, and the laws' own size has four."""
+    code, verdicts = check([f"{PACKAGE}:AlibiPositionalBias", "encoding=alibi", "model=tiny"], ["causal"])
+    assert verdicts == {"causal": "pass", "same": "pass"}
+    assert code == 0
 
 
 @pytest.mark.parametrize(

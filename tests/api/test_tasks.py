@@ -313,6 +313,50 @@ def test_a_file_without_a_task_is_refused(working_folder, train_task):
     assert "has no task" in train_task("data.task=./empty.py").err
 
 
+def test_a_task_may_be_derived_from_one_of_posencs(working_folder, train_task):
+    text = "from posenc.data.tasks.copy import Copy\n\n\nclass Again(Copy):\n    name = 'again'\n"
+    (working_folder / "again.py").write_text(text)
+    result = train_task("data.task=./again.py")
+    assert result.code == 0, result.err
+    assert only_run(working_folder / "runs").name.startswith("again")
+
+
+def test_a_task_with_the_name_of_one_of_posencs_is_refused(working_folder, train_task):
+    (working_folder / "mine.py").write_text(OWN_TASK.replace('"twice"', '"copy"'))
+    result = train_task("data.task=./mine.py")
+    assert result.code == 2
+    assert "has the name of one of posenc's, copy" in result.err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("letter * 2", "letter * 9"), "has more tokens than tokens("),
+        (('">"', '"→"'), "'→' is not one of the 256 characters"),
+        (('(string + ">", "".join(letter * 2 for letter in string))', "(string,)"), "has no answer"),
+        (("3 * size + 1", "4"), "does not grow with the size"),
+    ],
+)
+def test_a_task_that_is_not_what_it_declares_is_named(working_folder, train_task, change, message):
+    (working_folder / "twice.py").write_text(OWN_TASK.replace(*change))
+    result = train_task("data.task=./twice.py")
+    assert result.code in (1, 2)
+    assert message in result.err
+    assert "fault of posenc" not in result.err
+
+
+def test_info_tells_an_alphabet_that_ends_from_a_window_that_is_too_short(posenc):
+    line = ["data", "info", "data=task", "data.task=copy", "data.options.unique=true"]
+    assert "the alphabet of copy ends" in posenc(*line, "context_length=1024").err
+    assert "no instance of copy fits" in posenc(*line, "context_length=2").err
+
+
+def test_options_of_tasks_are_printed_with_the_configuration(posenc):
+    result = posenc("train", "--cfg", "job", "data=task", "data.task=copy", "data.options.unique=true")
+    assert result.code == 0, result.err
+    assert "unique: true" in result.out
+
+
 def test_info_shows_three_instances(posenc):
     result = posenc("data", "info", "data=task", "data.task=copy", "context_length=16")
     shown = [line for line in result.out.splitlines() if "[" in line and ">" in line]

@@ -110,6 +110,14 @@ def test_choices_apply_together(compare):
     assert table["rows"][0]["cells"][0]["versus_baseline"]["difference"] == pytest.approx(1.7)
 
 
+def test_a_file_has_the_columns_that_are_asked_for(posenc, working_folder):
+    for name in ("rope", "alibi"):
+        write_run(working_folder / "runs", name, losses={0.5: 1.4, 1: 1.3, 8: 2.0})
+    printed = posenc("compare", "--columns", "0.5x,8x", "--format", "markdown", "--out", "t.md").out
+    assert "0.5x" in printed
+    assert (working_folder / "t.md").read_text().splitlines() == printed.splitlines()
+
+
 def test_a_failed_run_is_a_row_and_a_line(compare):
     result = compare()
     assert "shaw" in result.out

@@ -35,6 +35,12 @@ def test_a_path_is_what_was_written(path, key):
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_in_a_list_is_what_was_written(path):
     assert value_of(f"data.paths=[{path},b ü.txt]") == [path, "b ü.txt"]
+    assert value_of(f"++data.paths=[{path},b ü.txt]") == [path, "b ü.txt"]
+
+
+@pytest.mark.parametrize("separator", [" = ", "\n\n", ",", "a,b", " ", r"\t", "it's"])
+def test_a_separator_is_taken_as_it_is_typed(separator):
+    assert value_of(f"data.separator={separator}") == separator
 
 
 @pytest.mark.parametrize("path", PATHS)

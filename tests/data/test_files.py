@@ -55,6 +55,17 @@ def test_what_is_not_read_is_counted(folder):
     assert note == "not read: 3 empty, 2 .pdf, 1 .png, 1 UTF-16LE, 1 not UTF-8, 1 without ending"
 
 
+@pytest.mark.parametrize("pattern", ["**", "**/*"])
+def test_what_a_glob_finds_twice_is_read_and_not_counted_as_left_out(tmp_path, pattern):
+    """`**` fits the folders, too, and of a folder a .py is not read."""
+    write(tmp_path / "all", {"deep/er/a.py": "x", "deep/b.png": b"\x89", "c.txt": "y"})
+    facts = read_facts(files(f"{tmp_path}/all/{pattern}"))
+    (note,) = facts.notes
+    assert "py" not in note
+    assert "1 not UTF-8" in note or "1 .png" in note
+    assert sum(map(len, facts.sizes.values())) == 2
+
+
 def test_a_folder_that_moves_is_the_same_corpus(folder, tmp_path):
     before = read_facts(files(folder))
     shutil.move(folder, tmp_path / "renamed")

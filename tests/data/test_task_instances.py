@@ -50,6 +50,18 @@ def test_every_character_is_a_token(case):
         assert START not in tokens[1:]
 
 
+def test_numbers_are_added_that_python_itself_does_not_write():
+    """It writes no number of more than 4300 digits."""
+    size = 5000
+    task = find_task("addition")(hints=False)
+    (draws,) = draws_of_rows(1, 4, size)
+    instance = task.instance(draws, size)
+    first, second = (number[::-1] for number in instance.given.rstrip(">=").split("+"))
+    low = (int(first[-4000:]) + int(second[-4000:])) % 10**4000
+    assert int(instance.answer[:4000][::-1]) == low
+    assert len(instance.text) == task.tokens(size)
+
+
 def test_each_of_posencs_tasks_has_a_second_route():
     assert {name for name, _, _ in CASES.values()} == set(own_tasks())
 

@@ -8,6 +8,7 @@ import torch
 from tiny_model import T
 
 from posenc.core.seeds import generator_for
+from posenc.evaluation.errors import OutOfMemoryError
 from posenc.evaluation.passes import DRAWS
 
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
@@ -61,3 +62,23 @@ def test_a_pass_tells_its_share_after_every_batch(subject_of, positions):
     assert len(shares) >= 40 / 3
     assert shares == sorted(shares)
     assert shares[-1] == 1
+
+
+def test_the_share_of_a_single_window_with_a_drawn_position_ends_at_1(subject_of):
+    shares = []
+    subject = replace(subject_of("rope", positions=RANDOMIZED), on_batch=shares.append)
+    subject.window_losses(lambda i: subject.store.tokens[i : i + T + 1], 1, T, N_TARGETS)
+    assert min(shares) >= 0
+    assert shares[-1] == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError("no"), RuntimeError("CUDA out of memory. Tried to allocate")])
+def test_memory_that_runs_out_while_a_model_writes_is_noted_as_in_any_pass(subject_of, monkeypatch, error):
+    subject = subject_of("rope")
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(subject.model, "hidden", fail)
+    with pytest.raises(OutOfMemoryError, match="oom at 2 tokens"):
+        subject.written([1, 2], 3, T, lambda written: False)

@@ -130,6 +130,11 @@ def test_with_debug_the_exception_goes_through(train, working_folder):
             id="memory of torch",
         ),
         pytest.param(
+            RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            "not enough memory: CUDA",
+            id="memory of a GPU",
+        ),
+        pytest.param(
             OSError(errno.ENOSPC, "No space left on device"),
             "cannot write the output: No space left",
             id="disk",

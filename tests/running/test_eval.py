@@ -253,6 +253,14 @@ def test_in_a_sweep_an_extension_that_does_not_apply_is_left_out(alibi, capsys):
     assert re.findall(r"left out: (\w+): does not apply", capsys.readouterr().err) == ["pi", "yarn"]
 
 
+def test_in_a_sweep_of_trainings_it_is_left_out_too(alibi, capsys, corpus):
+    line = ["-m", "encoding=alibi", "extend=yarn,window", f"train.init={alibi}"]
+    swept = compose_jobs("train", parse([*line, *tiny.TINY, f"data.paths={corpus}"]))
+    checked = check_jobs(swept)
+    assert [entry.composed.settings.extend.name for entry in checked] == ["window"]
+    assert re.search(r"extend=yarn .*: left out: yarn: does not apply", capsys.readouterr().err)
+
+
 # --- knobs that are chosen on validation documents
 
 

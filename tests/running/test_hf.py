@@ -722,3 +722,21 @@ def test_what_transformers_does_not_have_is_not_exported(changes, reason, train_
     assert result.code == 2
     assert reason in result.err
     assert not Path("out").exists()
+
+
+def test_a_finished_measurement_stays_finished_if_a_further_one_fails(
+    checkpoints, settings, working_folder, monkeypatch
+):
+    path = checkpoints("llama")
+    evaluate(path, settings)
+    directory = only_run(working_folder / "runs")
+    config = (directory / "config.yaml").read_bytes()
+
+    def fail(*_, **__):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("posenc.running.evaluate.evaluate", fail)
+    with pytest.raises(RuntimeError):
+        evaluate(path, settings, extend="pi")
+    assert read_json(directory / "status.json")["status"] == "finished"
+    assert (directory / "config.yaml").read_bytes() == config

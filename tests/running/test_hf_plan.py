@@ -8,14 +8,15 @@ import pytest
 import torch
 import transformers
 
-from posenc.config.compose import compose_jobs
+from posenc.config.compose import ComposedJob, compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.data.tokenizers import EncodedText, Tokenizer
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.running import estimate, fit_evaluation, hf_checkpoint, subject_hf
 from posenc.running.fit_evaluation import Fit, FitLimits
-from posenc.running.jobs import plan_job
+from posenc.running.jobs import CheckedJob, plan_job
+from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
 from posenc.running.unloaded_model import products_with
 
 T = hf_models.T
@@ -99,12 +100,46 @@ def test_parameters_without_headers_are_those_of_an_outline(plan, monkeypatch):
 def test_of_experts_those_count_that_a_token_is_sent_to():
     config = SimpleNamespace(vocab_size=100, num_local_experts=8, num_experts_per_tok=2)
     assert products_with("layers.0.mlp.experts.up", (8, 4, 16), config) == 2 * 4 * 16
+    assert products_with("layers.0.mlp.shared_experts.up", (4, 16), config) == 4 * 16
 
 
-def test_a_damaged_header_leaves_the_sizes_unknown(tmp_path):
+@pytest.mark.parametrize("header", [b" no json", b"[]", b'{"a": 1}', b'{"a": {"shape": [2]}}'])
+def test_a_damaged_header_leaves_the_sizes_unknown(tmp_path, header):
     file = tmp_path / "model.safetensors"
-    file.write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00 no json")
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
     assert hf_checkpoint._tensors_of_file(file) == []
+
+
+def test_weights_that_a_folder_holds_twice_count_once(plan, checkpoint, tmp_path):
+    """Repositories of Mistral have consolidated.safetensors beside the files that transformers reads."""
+    sizes = plan().subject.sizes
+    folder = shutil.copytree(checkpoint, tmp_path / "twice")
+    shutil.copy(folder / "model.safetensors", folder / "consolidated.safetensors")
+    assert plan(f"subject.path={folder}").subject.sizes == sizes
+
+
+def test_of_a_download_that_stopped_the_sizes_are_those_of_an_outline(plan, checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "parts")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    parts = sorted(folder.glob("model-*.safetensors"))
+    assert len(parts) > 1
+    sizes = plan(f"subject.path={folder}").subject.sizes
+    parts[0].unlink()
+    assert plan(f"subject.path={folder}", only_estimate=True).subject.sizes == sizes
+
+
+def test_a_job_of_a_sweep_gets_what_its_checkpoint_needs(plan, monkeypatch):
+    """Not what a tiny decoder would need, which is there for runs alone."""
+    monkeypatch.setattr("posenc.running.sweep.task.usable_cores", lambda: 6)
+    job = plan()
+    composed = ComposedJob(["subject=hf"], job.settings)
+    (task,) = make_tasks("eval", parse(["-m", "subject=hf"]), [CheckedJob(composed, job)])
+    assert task.weights == job.subject.sizes.parameters
+    assert task.threads == 6
+    assert task.memory > PROCESS_BYTES + job.subject.sizes.weight_bytes
+    assert task.lock == job.lock == "run"
 
 
 def test_weights_are_read_once_for_their_digest(checkpoint, working_folder, monkeypatch):

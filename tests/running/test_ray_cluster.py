@@ -98,10 +98,11 @@ def test_a_node_gets_the_command_line_with_the_precision_that_the_run_has_here()
     assert order.arguments == [*TASK.command[1:], "train.precision=bf16"]
 
 
-def test_a_precision_on_the_command_line_stays():
-    task = replace(TASK, overrides=["encoding=rope", "train.precision=fp32"])
+@pytest.mark.parametrize("typed", ["bf16", "auto"])
+def test_a_node_trains_in_the_precision_that_the_run_has_here(typed):
+    task = replace(TASK, command=[*TASK.command, f"train.precision={typed}"])
     order = launch._order(task, SETTINGS, {}, (Path("marker"), "text"))
-    assert order.arguments == task.command[1:]
+    assert order.arguments == [*TASK.command[1:], "train.precision=bf16"]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,20 @@ from posenc.running.run_directory import FINISHED, locked
 from posenc.running.sweep import pool as pool_module
 from posenc.running.sweep.lines import failure_lines
 from posenc.running.sweep.pool import WorkerPool
-from posenc.running.sweep.resources import gpu_slots, slots_of_a_gpu, tasks_at_once, visible_gpus
-from posenc.running.sweep.task import OUT_OF_MEMORY, SweepTask, make_tasks, outcome_on_disk
+from posenc.running.sweep.resources import (
+    gpu_slots,
+    slots_of_a_gpu,
+    tasks_at_once,
+    tasks_at_once_here,
+    visible_gpus,
+)
+from posenc.running.sweep.task import (
+    OUT_OF_MEMORY,
+    SweepTask,
+    make_tasks,
+    outcome_of_process,
+    outcome_on_disk,
+)
 from posenc.settings.stored import read_settings
 from posenc.settings.tree import SweepSettings
 
@@ -157,6 +169,13 @@ def test_a_run_that_diverged_is_final_without_retry(task_of_run):
     listed = failure_lines([task_of_run], {task_of_run.name: outcome})
     assert listed[0].endswith(f"diverged, non-finite loss at step 7 (log: {status.parent}/log.txt)")
     assert listed[-1] == "diverged is final; with --retry the same command trains those runs again"
+
+
+def test_an_evaluation_that_fails_says_why_also_if_its_run_diverged(task_of_run):
+    (task_of_run.directory / "status.json").write_text('{"status": "diverged", "reason": "a loss"}')
+    evaluation = replace(task_of_run, evaluation=None)
+    assert outcome_of_process(evaluation, 1, ["error: no room"]).text == "failed, no room"
+    assert outcome_of_process(task_of_run, 1, ["error: no room"]).text == "diverged, a loss"
 
 
 def test_exit_code_0_is_not_enough_for_a_training(run_pool, task_of_run):
@@ -367,6 +386,15 @@ def test_gpus_are_those_that_this_process_may_use(monkeypatch, named, gpus):
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert visible_gpus() == gpus
+
+
+@pytest.mark.parametrize(("device", "at_once"), [("cuda", 4), ("cuda:1", 2)])
+def test_tasks_on_one_gpu_get_its_room_alone(tmp_path, monkeypatch, device, at_once):
+    monkeypatch.setattr("posenc.running.sweep.resources.visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr("posenc.running.sweep.resources.least_free_gpu_memory", lambda: 1e12)
+    sweep = SweepSettings(jobs=None, slots=2, fail_fast=False)
+    tasks = tasks_of(tmp_path, *[""] * 8, weights=800_000, device=device, memory=1.0)
+    assert tasks_at_once_here(tasks, sweep) == at_once
 
 
 # --- whole sweeps

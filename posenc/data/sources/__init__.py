@@ -108,7 +108,11 @@ def named_data(data: DataSettings) -> DataSettings:
 
 
 def absolute_data(data: DataSettings) -> DataSettings:
-    """Return the settings with local paths made absolute, so that they mean the same from any folder."""
+    """Return the settings with local paths made absolute, so that they mean the same from any folder.
+
+    Raises UserError for settings that cannot work. An empty path would be the working folder.
+    """
+    source_of(data)
     paths = data.parameters.get("paths")
     repository = data.parameters.get("repository")
     if isinstance(paths, str):

@@ -7,8 +7,8 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BufferedIOBase
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -52,6 +52,13 @@ class FilesSource(Source):
     # what happens to the settings at the top of a .md; the default is for older stored runs without this key
     front_matter: Literal["keep", "drop"] = "keep"
 
+    def check(self) -> None:
+        paths = [self.paths] if isinstance(self.paths, str) else self.paths
+        if not paths or not all(path.strip() for path in paths):  # as from a variable that is not set
+            raise UserError("data.paths", None, "is empty", hint="data.paths=FILE, a folder or a glob")
+        if self.separator == "":
+            raise UserError("data.separator", "", "is empty", hint="data.separator=null sets none")
+
     def read(self, notes: Notes) -> list[Document]:
         """Return the documents, and note files that are not UTF-8 text.
 
@@ -65,13 +72,10 @@ class FilesSource(Source):
     def _texts(self, notes: Notes) -> dict[str, FileText]:
         """Return the text of each file that is not empty, by its id, in the order of their paths."""
         paths = [self.paths] if isinstance(self.paths, str) else self.paths
-        if not paths or not all(path.strip() for path in paths):  # as from a variable that is not set
-            raise UserError("data.paths", None, "is empty", hint="data.paths=FILE, a folder or a glob")
-        if self.separator == "":
-            raise UserError("data.separator", "", "is empty", hint="data.separator=null sets none")
         try:
-            expanded_paths = [_expand(path, notes) for path in paths]
+            expanded_paths = [_expand(path) for path in paths]
             files = sorted({file for expanded in expanded_paths for file in expanded.files})
+            _count_left_out(expanded_paths, files, notes)
             contents = {file: _content(file, notes) for file in files}
         except OSError as error:
             raise UserError("data.paths", error.filename, f"cannot be read ({error.strerror})") from error
@@ -144,22 +148,32 @@ class _Expanded:
 
     root: Path
     files: list[Path]
+    left_out: dict[Path, str] = field(default_factory=dict)  # files that are not read, and their suffixes
 
 
-def _expand(path: str, notes: Notes) -> _Expanded:
+def _count_left_out(expanded_paths: Sequence[_Expanded], files: Sequence[Path], notes: Notes) -> None:
+    """Note how many files are not read, by suffix. A file may be found by several paths."""
+    left_out: dict[Path, str] = {}
+    for expanded in expanded_paths:
+        left_out |= expanded.left_out
+    for file in left_out.keys() - set(files):
+        notes.left_out[left_out[file]] += 1
+
+
+def _expand(path: str) -> _Expanded:
     """Return the files of a file, a folder or a glob. Raises UserError if there is nothing."""
     absolute = Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 (resolve() follows links)
     if is_file(absolute):
         _refuse_other_format(absolute)
         return _Expanded(absolute.parent, [absolute])
     if is_folder(absolute):
-        return _Expanded(absolute, list(_in_folder(absolute, notes)))
+        return _in_folder(absolute)
     if glob.has_magic(path):
-        return _expand_glob(absolute, notes)
+        return _expand_glob(absolute)
     raise _no_such_path(path, absolute)
 
 
-def _expand_glob(pattern: Path, notes: Notes) -> _Expanded:
+def _expand_glob(pattern: Path) -> _Expanded:
     """Return the files that fit a glob, and those in folders that fit it."""
     # The part that exists is no part of the pattern, since names of folders may have brackets.
     root = pattern
@@ -167,16 +181,18 @@ def _expand_glob(pattern: Path, notes: Notes) -> _Expanded:
     while not os.path.lexists(root):
         magic_parts.insert(0, root.name)
         root = root.parent
-    files: list[Path] = []
+    found = _Expanded(root, [])
     for match in glob.glob(os.path.join(*magic_parts), root_dir=root, recursive=True):  # noqa: PTH118, PTH207
         path = root / match
         if not is_file(path):
-            files += _in_folder(path, notes)
+            in_folder = _in_folder(path)
+            found.files.extend(in_folder.files)
+            found.left_out.update(in_folder.left_out)
         elif conversion_of(path) is None:
-            files.append(path)
+            found.files.append(path)
         else:
-            notes.left_out[plain_suffix(path)] += 1
-    return _Expanded(root, files)
+            found.left_out[path] = plain_suffix(path)
+    return found
 
 
 def _refuse_other_format(file: Path) -> None:
@@ -186,8 +202,9 @@ def _refuse_other_format(file: Path) -> None:
         raise UserError("data.paths", file, f"{plain_suffix(file)} is not read as text", hint=conversion)
 
 
-def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
-    """Yield the files of a folder whose suffix is one of text, except for hidden ones."""
+def _in_folder(folder: Path) -> _Expanded:
+    """Return the files of a folder whose suffix is one of text, except for hidden ones."""
+    found = _Expanded(folder, [])
 
     def refuse(error: OSError) -> None:
         raise error
@@ -202,9 +219,10 @@ def _in_folder(folder: Path, notes: Notes) -> Iterator[Path]:
             # a .gz counts by the suffix of what is in it, so that a .csv.gz must be named like a .csv
             is_other = is_table(file) and plain_suffix(file) not in FOLDER_SUFFIXES
             if suffix not in FOLDER_SUFFIXES or is_other or conversion_of(file) is not None:
-                notes.left_out[visible(suffix) or "without ending"] += 1
+                found.left_out[file] = visible(suffix) or "without ending"
             elif is_file(file):
-                yield file
+                found.files.append(file)
+    return found
 
 
 def _no_such_path(path: str, absolute: Path) -> UserError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,15 @@ def _tasks_of_plugins() -> dict[str, type[Task]]:
     from posenc.data.tasks.base import Task
 
     tasks = {}
-    for kind in Task.__subclasses__():
+    for kind in _subclasses(Task):  # type: ignore[type-abstract]
         # A file that was changed and imported again has several classes. The newest comes last.
         if hasattr(kind, "name") and not kind.__module__.startswith(f"{__name__}."):
             tasks[kind.name] = kind
     return tasks
+
+
+def _subclasses(base: type[Task]) -> Iterator[type[Task]]:
+    """Yield all classes that are derived from a task, those derived from these included."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _subclasses(kind)

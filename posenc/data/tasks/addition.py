@@ -42,7 +42,7 @@ class Addition(Task):
     def instance(self, draws: Draws, size: int) -> Instance:
         first = draws.text(DIGITS, size)
         second = draws.text(DIGITS, size)
-        total = f"{int(first) + int(second):0{size + 1}d}"
+        total = _sum(first, second)
         symbols = ""  # of the ones, the tens, ...: size + 1 of them, since the sum has one more digit
         if self.hints:
             begin = draws.below(len(MANY_SYMBOLS) - size)
@@ -57,3 +57,17 @@ class Addition(Task):
         if self.hints:
             digits = [symbol + digit for symbol, digit in zip(symbols, ones_first, strict=False)]
         return "".join(digits if self.backwards else reversed(digits))
+
+
+def _sum(first: str, second: str) -> str:
+    """Return the sum of two numbers of n digits, with n + 1 digits.
+
+    Digit by digit, since Python makes no number of more than 4300 digits.
+    """
+    digits: list[str] = []  # the ones first
+    carry = 0
+    for one, other in zip(reversed(first), reversed(second), strict=True):
+        carry, digit = divmod(int(one) + int(other) + carry, 10)
+        digits.append(str(digit))
+    digits.append(str(carry))
+    return "".join(reversed(digits))

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from posenc.core.errors import RunError
 from posenc.core.seeds import seed_for
-from posenc.data.tasks.base import Instance, Task, draws_of_rows
+from posenc.data.tasks.base import Draws, Instance, Task, draws_of_rows
 
 PADDING = 0  # the token that fills a window after a shorter instance; never a target
 START = 1  # the token before every instance
 SEED = 2305  # of validation and test; not the training seed, so that all runs see the same instances
 HASHES = 16  # values of the hash: a sixteenth of all instances is for validation, another one for test
 SPLIT_OF_HASH = {0: "validation", 1: "test"}  # all other values are for training
+LAST_CHARACTER = "\xff"  # a token is a byte
+MOST_SIZES = 1 << 32  # no window has room for so many tokens
 TRIES = 200  # how often an instance is drawn until one belongs to the wanted split
 
 Lengths = Literal["uniform", "fixed"]
@@ -57,6 +59,8 @@ class TaskInstances:
         while self._fits(size + step, window):
             size += step
             step *= 2
+            if step > MOST_SIZES:
+                self._refuse("tokens(size) does not grow with the size")
         while step:
             if self._fits(size + step, window):
                 size += step
@@ -76,12 +80,29 @@ class TaskInstances:
         instances: list[Instance] = []
         for counter in range(TRIES):
             for draws in draws_of_rows(count, seed, counter):
-                instance = self.task.instance(draws, size)
+                instance = self._instance(draws, size)
                 if split_of(instance) == split:
                     instances.append(instance)
                 if len(instances) == count:
                     return instances
         raise RunError(f"{self.task.name}: hardly any instance of size {size} belongs to the {split} split")
+
+    def _instance(self, draws: Draws, size: int) -> Instance:
+        """Draw an instance. Raises RunError for one that is not what its task declares."""
+        instance = self.task.instance(draws, size)
+        pieces = instance.pieces
+        most = self.task.tokens(size)
+        if len(pieces) < 2:
+            self._refuse(f"an instance of size {size} has no answer: given and answer come by turns")
+        if sum(map(len, pieces)) > most:
+            self._refuse(f"an instance of size {size} has more tokens than tokens({size}) says, {most}")
+        last = max("".join(pieces), default="")
+        if last > LAST_CHARACTER:
+            self._refuse(f"{last!r} is not one of the 256 characters of Latin-1")
+        return instance
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise RunError(f"the task {self.task.name}: {problem}", hint="how to write one: docs/tasks.md")
 
     def training_batch(self, count: int, window: int, seed: int, step: int) -> list[Instance]:
         """Return the instances of a training step. Raises RunError."""
@@ -92,7 +113,7 @@ class TaskInstances:
         for draws in draws_of_rows(count, seed_for(seed, "task"), step):
             for _ in range(TRIES):
                 size = smallest + draws.below(largest - smallest + 1)
-                instance = self.task.instance(draws, size)
+                instance = self._instance(draws, size)
                 if split_of(instance) == "train":
                     instances.append(instance)
                     break

@@ -219,9 +219,9 @@ def _order(
 ) -> Order:
     """Return what a node is told of a task."""
     arguments = list(task.command[1:])  # each node has its own Python
-    has_precision = any(key_of(override) == "train.precision" for override in task.overrides)
-    if task.precision is not None and not has_precision:
+    if task.precision is not None:
         # `auto` could be another precision on the node, which would be another run
+        arguments = [text for text in arguments if key_of(text) != "train.precision"]
         arguments.append(f"train.precision={task.precision}")
     path, text = marker
     run = None if task.evaluation is None else Path(*task.directory.parts[-2:]).as_posix()

@@ -60,7 +60,6 @@ class Worker:
 class WorkerPool:
     """Run tasks, `at_once` at a time. Only the main thread changes these attributes.
 
-    lock: the name of the lock that a task's process takes, "run" or "evaluation".
     gpus: the GPUs; a task on `cuda` gets one of them.
     fail_fast: the first task that does not finish ends the others.
     estimate: of the time that all tasks take; without it the time left follows from the tasks that ended.
@@ -70,7 +69,6 @@ class WorkerPool:
         self,
         tasks: Sequence[SweepTask],
         *,
-        lock: str = "run",
         at_once: int = 1,
         gpus: Sequence[str] = (),
         fail_fast: bool = False,
@@ -80,7 +78,6 @@ class WorkerPool:
         self.waiting = list(tasks)
         self.running: dict[Future[int], Worker] = {}
         self.outcomes: dict[str, TaskOutcome] = {}
-        self.lock = lock
         self.at_once = at_once
         self.slots = gpu_slots(gpus, at_once)
         self.fail_fast = fail_fast
@@ -143,7 +140,7 @@ class WorkerPool:
         for task in list(self.waiting):
             if task.directory in busy:  # two tasks of one run go one after the other
                 continue
-            if is_held(task.directory, self.lock):
+            if is_held(task.directory, task.lock):
                 self._announce(task)
                 continue
             outcome = outcome_on_disk(task)
@@ -158,7 +155,7 @@ class WorkerPool:
         """Say once that a task waits for another process."""
         if task.name not in self._announced:
             self._announced.add(task.name)
-            say(f"{task.name}: waits for another process ({holder_of(task.directory, self.lock)})")
+            say(f"{task.name}: waits for another process ({holder_of(task.directory, task.lock)})")
 
     def _start(self, task: SweepTask) -> Worker:
         """Start the process of a task, and a thread that reads its output."""

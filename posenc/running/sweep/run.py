@@ -35,7 +35,6 @@ from posenc.running.sweep.time_left import estimate_sweep
 from posenc.settings.tree import RunSettings, SweepSettings
 from posenc.tracking import COMPARISON, TrackedRun, build_tracker, has_tables
 
-LOCKS = {"train": "run", "eval": "evaluation"}  # the lock of the run directory that each command holds
 Launch = Callable[[Sequence[SweepTask]], SweepResult]
 Targets = set[tuple[str, str]]  # (protocol, hash of its targets)
 
@@ -109,7 +108,6 @@ def _pool_here(
         say_load(at_once * threads_of(tasks[0]))
     return WorkerPool(
         tasks,
-        lock=LOCKS[command],
         at_once=at_once,
         gpus=visible_gpus(),
         fail_fast=settings.fail_fast,

@@ -15,8 +15,10 @@ from posenc.config.overrides import CommandLine
 from posenc.core.errors import visible
 from posenc.core.first_signals import CODES
 from posenc.core.machine import threads_for, usable_cores
+from posenc.running.job import Job
 from posenc.running.jobs import CheckedJob
 from posenc.running.run_directory import DIVERGED, FINISHED, read_status, run_state
+from posenc.running.unloaded_model import UnloadedModel
 from posenc.settings.tree import EvalSettings
 
 WAITING = "waiting"
@@ -45,13 +47,14 @@ class SweepTask:
     command: Sequence[str]
     directory: Path  # of the run
     overrides: Sequence[str] = ()
+    lock: str = "run"  # see Job.lock
     device: str = "cpu"
     evaluation: EvalSettings | None = None  # what a training is evaluated by; None for `posenc eval`
     precision: str | None = None  # of a training, resolved; None for `posenc eval`
     retry: bool = False  # train a run that diverged again
     threads: int = 1
     memory: float = 0.0  # estimated bytes
-    weights: int = 0  # of the model's blocks
+    weights: int = 0  # of the model's blocks; of a model of transformers all
 
     @property
     def is_finished(self) -> bool:
@@ -102,7 +105,7 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
     if exit_code in CODES.values() or -exit_code in CODES:
         return TaskOutcome(INTERRUPTED, "saved as far as it was")
     status = read_status(task.directory)
-    if exit_code == 1 and status.get("status") == DIVERGED:
+    if exit_code == 1 and task.evaluation is not None and status.get("status") == DIVERGED:
         return TaskOutcome(DIVERGED, status.get("reason"))
     if exit_code < 0:
         reason = OUT_OF_MEMORY if exit_code == -signal.SIGKILL else None
@@ -137,24 +140,47 @@ def make_tasks(
     for name, checked_job in zip(names, checked, strict=True):
         composed = checked_job.composed
         job = checked_job.job
-        weights = job.shape.n_block_weights
+        needs = _needs_of(job, cores)
         tasks.append(
             SweepTask(
                 name=name,
                 # RUN: the experiment may make a sweep, and a job of a sweep must not be another sweep
                 command=[*program, *composed.overrides, "hydra.mode=RUN"],
                 directory=job.directory,
+                lock=job.lock,
                 overrides=composed.overrides,
                 device=str(job.device),
                 evaluation=job.settings.eval if command == "train" else None,
                 precision=None if job.training is None else job.training.precision,
                 retry=retry,
-                threads=threads_for(weights, cores),
-                memory=PROCESS_BYTES + BYTES_A_WEIGHT * weights,
-                weights=weights,
+                threads=needs.threads,
+                memory=needs.memory,
+                weights=needs.weights,
             )
         )
     return tasks
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What the process of a job needs, about."""
+
+    weights: int  # of the model
+    threads: int
+    memory: float  # bytes
+
+
+def _needs_of(job: Job, cores: int) -> _Needs:
+    """Return what a job needs. A model of transformers gets all cores: it is planned and timed with them."""
+    subject = job.subject
+    if isinstance(subject, UnloadedModel):
+        sizes = subject.sizes
+        longest = job.evaluation.lengths.longest
+        of_passes = subject.memory(job.evaluation.settings.batch_tokens, longest, longest)
+        copied_weights = sizes.weight_bytes / 2  # by autocast
+        return _Needs(sizes.parameters, cores, PROCESS_BYTES + of_passes + copied_weights)
+    weights = job.run_shape.n_block_weights
+    return _Needs(weights, threads_for(weights, cores), PROCESS_BYTES + BYTES_A_WEIGHT * weights)
 
 
 def _task_names(jobs: Sequence[ComposedJob]) -> list[str]:
