@@ -729,7 +729,7 @@ def test_a_finished_measurement_stays_finished_if_a_further_one_fails(
 ):
     path = checkpoints("llama")
     evaluate(path, settings)
-    directory = only_run(working_folder / "runs")
+    (directory,) = (working_folder / "runs" / "subjects").glob("llama-*")
     config = (directory / "config.yaml").read_bytes()
 
     def fail(*_, **__):
