@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.config.compose import compose_jobs
+from posenc.config.keys_of_commands import KEYS_OF_CHECK
 from posenc.config.overrides import CommandLine, key_of, refuse_others
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
@@ -27,8 +28,6 @@ VERBS: dict[Status, tuple[str, str]] = {
     "n/a": ("does not apply", "do not apply"),
     "fail": ("fails", "fail"),
 }
-# Groups of settings that a verdict depends on.
-GROUPS = {"encoding", "attention", "positions", "model", "context_length", "seed", "plugins", "experiment"}
 
 
 def run_check(
@@ -39,7 +38,7 @@ def run_check(
     Returns 1 if a law is broken or an encoding refuses the settings, else 0. `module` names a callable of the
     user's, which is checked instead, and compared with the encoding of the overrides.
     """
-    refuse_others(line, GROUPS, "the laws")
+    refuse_others(line, KEYS_OF_CHECK, "the laws")
     like = None
     if module is not None and all_encodings:
         problem = "--all checks the encodings of posenc"

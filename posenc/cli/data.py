@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from posenc.cli.data_task import print_task
+from posenc.config.keys_of_commands import KEYS_OF_DATA
 from posenc.config.overrides import CommandLine, refuse_others
 from posenc.core.console import say
 from posenc.core.errors import visible
@@ -22,7 +23,6 @@ from posenc.data.corpus import BYTES
 from posenc.data.token_cache import entry_of
 from posenc.settings.tree import RunSettings
 
-GROUPS = {"data", "tokenizer", "context_length", "experiment", "plugins"}  # settings that these commands read
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
 
 
@@ -103,7 +103,7 @@ def _settings(line: CommandLine) -> RunSettings:
     """Compose the settings of the corpus. Raises UserError, also for settings that have no effect on it."""
     from posenc.config.compose import compose_one  # imports Hydra, which `posenc data list` does not need
 
-    refuse_others(line, GROUPS, "the corpus")
+    refuse_others(line, KEYS_OF_DATA, "the corpus")
     settings = compose_one("train", line, "corpus").run_settings
     import_plugins(settings.plugins)  # one of them may hold the task
     return settings

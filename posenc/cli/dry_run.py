@@ -6,16 +6,15 @@ import time
 from dataclasses import dataclass
 
 import psutil
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from posenc.cli.room import Room, room_on
 from posenc.config.compose import Jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.console import duration, end_starting
 from posenc.core.errors import RunError, plural, visible
-from posenc.core.machine import free_memory
 from posenc.data import corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.hub import go_offline
@@ -106,35 +105,22 @@ def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], compo
 def _print(jobs: list[EstimatedJob], total: str) -> int:
     """Print the time of all jobs, a row for each, and the details of a single one; return the exit code."""
     device = jobs[0].job.device
-    free = free_bytes(device)
+    room = room_on(device)
     notes = _notes(jobs)
     if len(jobs) == 1:
         notes = [*_details(jobs[0]), *notes]
     end_starting()
     console = Console(width=terminal_width(), highlight=False)
     console.print(Text(f"About {total} on {device}; nothing was written.\n"))
-    console.print(_table(jobs, free))
+    console.print(_table(jobs, room))
     for note in dict.fromkeys(notes):  # each once
         console.print(Text(visible(note)))
-    too_large = [job for job in jobs if job.state == OPEN and job.estimate.memory > free]
+    too_large = [job for job in jobs if job.state == OPEN and not room.fits(job.estimate.memory)]
     return 1 if too_large else 0
 
 
-def free_bytes(device: torch.device) -> float:
-    """Return the bytes that a run may take on the device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return free_memory()  # a Mac's GPU shares the memory of the machine
-
-
-def loaded_bytes(device: torch.device) -> int:
-    """Return what this process has loaded, which a run takes as well; 0 where a GPU has memory of its own."""
-    return 0 if device.type == "cuda" else psutil.Process().memory_info().rss
-
-
-def _table(jobs: list[EstimatedJob], free: float) -> Table:
+def _table(jobs: list[EstimatedJob], room: Room) -> Table:
     """Return a table with a row for each job."""
-    loaded = loaded_bytes(jobs[0].job.device)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("run", overflow="fold")
     for head in ("parameters", "training", "evaluation", "memory"):
@@ -147,17 +133,18 @@ def _table(jobs: list[EstimatedJob], free: float) -> Table:
             f"{cost.parameters:,}",
             duration(cost.training_seconds),
             duration(cost.evaluation_seconds),
-            megabytes(cost.memory + loaded),
-            _state_text(estimated, free),
+            megabytes(room.needed(cost.memory)),
+            _state_text(estimated, room),
         )
     return table
 
 
-def _state_text(estimated: EstimatedJob, free: float) -> str:
+def _state_text(estimated: EstimatedJob, room: Room) -> str:
     """Return whether a job is to run, and fits into the free memory."""
     if estimated.state != OPEN:
         return estimated.state
-    return "to run" if estimated.estimate.memory <= free else f"does not fit: {megabytes(free)} free"
+    fits = room.fits(estimated.estimate.memory)
+    return "to run" if fits else f"does not fit: {megabytes(room.free)} free"
 
 
 def _notes(jobs: list[EstimatedJob]) -> list[str]:

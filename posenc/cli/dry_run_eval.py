@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from posenc.cli.dry_run import check_corpus_is_here, free_bytes, loaded_bytes, megabytes
+from posenc.cli.dry_run import check_corpus_is_here, megabytes
+from posenc.cli.room import room_on
 from posenc.config.compose import Jobs
 from posenc.core.console import duration, end_starting
 from posenc.core.errors import plural, visible
@@ -60,10 +61,10 @@ def print_eval_dry_run(composed: Jobs) -> int:
         _print_cells(console, evaluations[0])
     else:
         _print_table(console, _jobs_table(evaluations))
-    free = free_bytes(device)
-    largest = max(evaluation.estimate.memory for evaluation in evaluations) + loaded_bytes(device)
-    console.print(Text(f"memory     about {megabytes(largest)} of {megabytes(free)} free"))
-    return 1 if largest > free else 0
+    room = room_on(device)
+    largest = max(evaluation.estimate.memory for evaluation in evaluations)
+    console.print(Text(f"memory     about {megabytes(room.needed(largest))} of {megabytes(room.free)} free"))
+    return 0 if room.fits(largest) else 1
 
 
 def _step_of(job: Job) -> int:

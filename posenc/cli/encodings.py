@@ -23,7 +23,7 @@ from posenc.report.terminal import terminal_width
 SYMBOLS = "(T training length, d model width, D head width, H heads, L layers)"
 FOOTER = """
 posenc encodings NAME: paper, parameters, departures. posenc show encoding=NAME: pictures.
-With any: positions=randomized|offset|pose; attention.window=W, attention.scale=logn|ssmax,
+With any: positions=randomized|offset|pose|cream; attention.window=W, attention.scale=logn|ssmax,
 attention.normalizer=sink|off_by_one|entmax|asentmax, attention.gate=head|element,
 attention.key_offset=true, attention.token_shift=true, attention.output_norm=true."""
 

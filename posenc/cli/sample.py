@@ -12,6 +12,7 @@ from typing import Any
 from posenc.api.loaded_run import LoadedRun, load
 from posenc.api.loaded_subject import LoadedSubject
 from posenc.config.compose import compose_jobs
+from posenc.config.keys_of_commands import GROUPS_OF_SAMPLED_SUBJECT, KEYS_OF_SAMPLE, KEYS_OF_WRITING
 from posenc.config.overrides import group_of, key_of, parse
 from posenc.core.errors import UserError, visible
 from posenc.data import prepare
@@ -19,9 +20,6 @@ from posenc.report.terminal import write
 
 WIDTH = 80  # columns
 GAP = " | "
-KEYS_OF_WRITING = ("prompt", "tokens", "temperature", "seed")
-KEYS_OF_RUN = ("run", *KEYS_OF_WRITING, "plugins")
-GROUPS_OF_SUBJECT = ("subject", "extend", "context_length", "data", "device")  # those of `posenc eval`
 TEXT_KEYS = ("run", "prompt")
 LONGEST_PROMPT = 8  # multiples of T, for a prompt taken from a test document
 PROMPT_TOKENS = 256  # of such a prompt for a model of transformers, whose T is thousands
@@ -41,7 +39,7 @@ def run_sample(arguments: Sequence[str]) -> None:
 
 
 def _sample_of_run(arguments: Sequence[str]) -> list[str]:
-    settings = read_settings(arguments, KEYS_OF_RUN)
+    settings = read_settings(arguments, KEYS_OF_SAMPLE)
     if "run" not in settings:
         hint = "run=DIR, or a run's name; posenc runs lists them; or subject=hf"
         raise UserError("run", None, "is needed", hint=hint)
@@ -56,7 +54,9 @@ def _sample_of_run(arguments: Sequence[str]) -> list[str]:
 
 def _sample_of_subject(arguments: Sequence[str]) -> list[str]:
     """Return the lines of a model of transformers: two columns where the text is longer than T."""
-    overrides = [argument for argument in arguments if group_of(key_of(argument)) in GROUPS_OF_SUBJECT]
+    overrides = [
+        argument for argument in arguments if group_of(key_of(argument)) in GROUPS_OF_SAMPLED_SUBJECT
+    ]
     rest = [argument for argument in arguments if argument not in overrides]
     settings = {"tokens": TOKENS_OF_SUBJECT, **read_settings(rest, KEYS_OF_WRITING)}
     (composed,) = compose_jobs("eval", parse(overrides, "eval")).jobs

@@ -10,10 +10,17 @@ from pathlib import Path
 
 import typer
 
+from posenc.config.keys_of_commands import (
+    GROUPS_OF_SAMPLED_SUBJECT,
+    KEYS_OF_CHECK,
+    KEYS_OF_DATA,
+    KEYS_OF_SAMPLE,
+)
 from posenc.config.yaml_files import chosen_settings, config_dir_of, default_choices
 from posenc.core.paths import choice_files, is_folder
 
-DATA_KEYS = ("data", "tokenizer")  # beginnings of the keys that `posenc data prepare` and `info` take
+# Commands that read some of the settings of `posenc train` alone.
+KEYS_OF = {"check": KEYS_OF_CHECK, "prepare": KEYS_OF_DATA, "info": KEYS_OF_DATA}
 
 
 def complete_names(*names: str) -> Callable[[str], list[str]]:
@@ -85,23 +92,30 @@ def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]
 
     A single key comes with its choices, so that a TAB never ends behind `=`, where a shell would put a space.
     """
-    tree = "eval" if command == "eval" else "train"
     config_dir = config_dir_of(words)
     key, equals, value = incomplete.partition("=")
     if not equals:
-        keys = [
-            *default_choices(tree),
-            *(setting.key for setting in chosen_settings(tree, words, config_dir)),
-        ]
-        if command in ("prepare", "info"):
-            keys = [name for name in keys if name.startswith(DATA_KEYS)]
-        matches = _beginning_with(key, [f"{name}=" for name in keys])
+        matches = _beginning_with(key, [f"{name}=" for name in _keys(command, words, config_dir)])
         if len(matches) == 1:
             return candidates(command, words, matches[0]) or matches
         return matches
     if key == "run":
         return [f"run={run}" for run in complete_run(value)]
     return [f"{key}={completed}" for completed in _values(key, value, config_dir)]
+
+
+def _keys(command: str, words: Sequence[str], config_dir: str | None) -> list[str]:
+    """Return the keys that a command takes after `words`."""
+    tree = "eval" if command in ("eval", "sample") else "train"
+    settings = [setting.key for setting in chosen_settings(tree, words, config_dir)]
+    keys = [*default_choices(tree), *settings]
+    if command == "sample":
+        groups = GROUPS_OF_SAMPLED_SUBJECT
+        of_subject = [key for key in keys if key.partition(".")[0] in groups]
+        return list(dict.fromkeys([*KEYS_OF_SAMPLE, *of_subject]))
+    if command not in KEYS_OF:
+        return keys
+    return [key for key in keys if key.partition(".")[0] in KEYS_OF[command]]
 
 
 def _values(key: str, value: str, config_dir: str | None) -> list[str]:

@@ -128,6 +128,9 @@ def check_tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
     if settings.name == "hf":
         path = parameters["path"]
         file = _definition_file(path)
+        if is_folder(expanded(path)) and not is_file(file):
+            # even if the hub has a tokenizer of this name: elsewhere the same line must mean the same
+            raise UserError("tokenizer.path", path, "is a folder here, without a tokenizer.json")
         if not is_file(file) and (not HUB_NAME.fullmatch(path) or why_impossible(file)):
             allowed = "a tokenizer.json, a folder with one, or a name on the hub"
             raise UserError("tokenizer.path", path, why_missing(file, "file"), allowed=allowed)

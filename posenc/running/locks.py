@@ -74,8 +74,10 @@ def holder_of(directory: Path, name: str) -> str:
 def is_held(directory: Path, name: str) -> bool:
     """Tell whether a process holds the run directory now."""
     path = directory / f".{name}.lock"
+    if not exists(path):
+        return False
     try:
-        with file_lock(path, timeout=0) if exists(path) else contextlib.nullcontext():
+        with file_lock(path, timeout=0):
             return False
     except Timeout:
         return True

@@ -125,9 +125,14 @@ def compiled_blocks(model: Decoder, enabled: bool) -> Iterator[None]:
 
 @cache
 def _most_threads() -> int:
-    """Return how many threads torch may have at most."""
+    """Return how many threads torch takes by itself. Later calls do not see what `fit_threads` set."""
+    return torch.get_num_threads()
+
+
+def _may_choose_threads(device: torch.device) -> bool:
+    """Tell whether posenc decides the number of threads."""
     # whoever sets this variable, such as a sweep or torchrun, has decided the number
-    return 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()
+    return device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
 
 
 def fit_threads(device: torch.device) -> None:
@@ -137,7 +142,7 @@ def fit_threads(device: torch.device) -> None:
     with two threads (T = 64), but 3k to 8k while another process is busy. With one thread it trains 20k, and
     18k beside another process. The last digits of the weights depend on the number of threads.
     """
-    if device.type != "cpu" or _most_threads() == 1:
+    if not _may_choose_threads(device) or _most_threads() == 1:
         return
     load = load_meter().load(1.0)
     if load is not None:

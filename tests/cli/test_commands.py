@@ -220,6 +220,13 @@ def test_help_names_every_choice(command_help):
         ("train --config-dir mine encoding=od", ["encoding=odd"]),
         ("train --config-dir mine encoding=odd encoding.", ["encoding.strength="]),
         ("eval run=", [f"run={RUN}"]),
+        ("sample ru", [f"run={RUN}"]),
+        ("sample pro", ["prompt="]),
+        ("sample train.l", []),
+        ("check train.l", []),
+        ("check context", ["context_length="]),
+        ("info context", ["context_length="]),
+        ("prepare model", []),
     ],
 )
 def test_what_fits_at_a_tab(working_folder, line, completed):

@@ -7,8 +7,10 @@ import time
 
 import pytest
 import tiny
+import torch
 from fake_runs import only_run, stamps
 
+from posenc.cli.room import room_on
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.encodings.registry import encoding_class
@@ -118,10 +120,18 @@ def test_each_job_begins_when_one_before_it_ends(seconds, at_once, total):
 
 # --- What cannot be done is named
 def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
-    monkeypatch.setattr("posenc.cli.dry_run.free_memory", lambda: 1e4)
+    monkeypatch.setattr("posenc.cli.room.free_memory", lambda: 1e4)
     result = train("encoding=rope", "--dry-run")
     assert result.code == 1
-    assert "does not fit: 0 MB free" in " ".join(result.out.split())
+    assert re.search(r"does not fit: \d+ MB free", " ".join(result.out.split()))
+
+
+def test_a_gpu_of_a_mac_has_the_memory_of_the_machine(monkeypatch):
+    monkeypatch.setattr("posenc.cli.room.free_memory", lambda: 1e9)
+    room = room_on(torch.device("mps"))
+    assert room.free == 1e9 + room.loaded
+    assert room.fits(1e9)
+    assert not room.fits(1e9 + 1)
 
 
 def test_a_length_that_will_be_refused_is_named(train):

@@ -7,7 +7,8 @@ from tiny import write
 
 from posenc.core.errors import RunError, UserError
 from posenc.data import build_tokenizer, prepare, read_facts
-from posenc.data.tokenizers import bytes_per_token
+from posenc.data.tokenizers import bytes_per_token, check_tokenizer
+from posenc.settings.tree import TokenizerSettings
 
 TEXTS = [
     "plain ascii, twice: plain ascii",
@@ -146,3 +147,10 @@ def test_a_name_out_of_reach_is_said_in_two_lines():
     with pytest.raises(RunError, match=r"some/model.*out of reach") as caught:
         build_tokenizer(library_tokenizer("some/model"), None)
     assert len(caught.value.text().split("\n")) == 2
+
+
+def test_a_folder_without_a_definition_is_not_looked_for_on_the_hub(working_folder):
+    """`gpt2` may be a folder of weights here, and everywhere else a name on the hub."""
+    (working_folder / "gpt2").mkdir()
+    with pytest.raises(UserError, match=r"a folder here, without a tokenizer\.json"):
+        check_tokenizer(TokenizerSettings.model_validate({"name": "hf", "path": "gpt2", "revision": "main"}))
