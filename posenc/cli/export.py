@@ -9,6 +9,7 @@ from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, first_few, plural, visible
 from posenc.core.paths import output_file
+from posenc.core.run_states import DIVERGED, FINISHED
 from posenc.report.texts import MOST_NAMED
 from posenc.results.bundles import SUFFIX, bundle_line, pack_bundle
 from posenc.results.discovery import load_runs
@@ -60,7 +61,7 @@ def write_bundle(paths: Sequence[str], conditions: Sequence[str], out: str) -> N
     by_name = sorted(ended, key=lambda run: run.name)
     data = pack_bundle([bundle_line(run) for run in by_name])
     write_bytes_atomic(path, data)
-    diverged = [run for run in ended if run.state == "diverged"]
+    diverged = [run for run in ended if run.state == DIVERGED]
     written = plural(len(ended), "run")
     if diverged:
         written += f" ({len(diverged)} diverged)"
@@ -71,12 +72,12 @@ def write_bundle(paths: Sequence[str], conditions: Sequence[str], out: str) -> N
 
 def _has_ended(run: Run) -> bool:
     # the results.json of a finished run may be gone
-    return run.state == "diverged" or (run.state == "finished" and run.facts is not None)
+    return run.state == DIVERGED or (run.state == FINISHED and run.facts is not None)
 
 
 def _name_and_state(run: Run) -> str:
     """Return why a run is not in a bundle: `rope-nano-T64-s0-12fada63 (interrupted)`."""
-    state = "without results" if run.state == "finished" else run.state
+    state = "without results" if run.state == FINISHED else run.state
     return f"{visible(run.name)} ({state})"
 
 

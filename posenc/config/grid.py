@@ -14,6 +14,7 @@ from posenc.config.parsing import has_several_values
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import expanded, is_file, is_folder
+from posenc.core.run_states import FINISHED
 from posenc.results.discovery import find_locations
 from posenc.results.runs import load_run
 from posenc.training.checkpoint import checkpoint_paths
@@ -114,9 +115,9 @@ def _trained_runs(text: str) -> list[str]:
     trained = []
     for run, problem in locations:
         state = problem or load_run(run).state
-        if state == "finished" and not checkpoint_paths(run / "checkpoints"):
+        if state == FINISHED and not checkpoint_paths(run / "checkpoints"):
             state = "no checkpoint"
-        if state == "finished":
+        if state == FINISHED:
             trained.append(str(run))
         else:
             say(f"{visible(run)}: left out: {state}")

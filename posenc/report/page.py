@@ -18,6 +18,7 @@ import vl_convert
 
 from posenc import __version__
 from posenc.core.errors import visible
+from posenc.core.run_states import FINISHED
 from posenc.report.chart import Chart, RowNames, distinct_facts
 from posenc.report.charts import make_chart
 from posenc.report.exact import is_exact
@@ -131,7 +132,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
         specs=[page_chart.specification for section in sections for page_chart in section.charts],
         sections=sections,
         swatches=[(row_style, MARKERS[row_style.marker]) for row_style in names.styles.values()],
-        unfinished=[run for run in runs.values() if run.state != "finished"],
+        unfinished=[run for run in runs.values() if run.state != FINISHED],
         runs=_runs_table(list(runs.values())),
         most_open_runs=MOST_OPEN_RUNS,
         command=shlex.join(command),

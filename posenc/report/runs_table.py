@@ -10,14 +10,14 @@ from pathlib import Path
 
 from posenc.core.console import clock
 from posenc.core.errors import UserError, nearest, plural, visible
+from posenc.core.run_states import DIVERGED, FINISHED, RESUMABLE, RUNNING, STATES
 from posenc.report.tables import Table, TableColumn, text_column
 from posenc.report.texts import count_text, length_text
 from posenc.results.runs import Run
-from posenc.results.summary import DIVERGED, FINISHED, RESUMABLE, RUNNING, RunSummary, summarize
+from posenc.results.summary import RunSummary, summarize
 from posenc.results.where import value_of_key
 
 # states in the order in which they are counted
-STATES = (FINISHED, RUNNING, "interrupted", "failed", DIVERGED, "dead", "damaged", "unknown")
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 SILENT = 600  # seconds after which a running run that writes nothing is worth a note
 FINGERPRINT = 6  # hex digits that tell two texts of one name apart

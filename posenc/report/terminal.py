@@ -15,6 +15,16 @@ from rich.text import Text
 from posenc.core.console import terminal_width as terminal_width
 from posenc.core.console import write as write
 from posenc.core.errors import plural, visible
+from posenc.core.run_states import (
+    DAMAGED,
+    DEAD,
+    DIVERGED,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    UNKNOWN_STATE,
+)
 from posenc.report.tables import BEST, TIED, Report, Table, TableCell, TableColumn
 from posenc.report.texts import cut
 
@@ -27,14 +37,14 @@ WORD_STYLES = {
     "better": "green",
     "same": "green",
     "collapsed": "red",
-    "finished": "green",
-    "running": "cyan",
-    "interrupted": "yellow",
-    "failed": "red",
-    "diverged": "red",
-    "dead": "red",
-    "damaged": "red",
-    "unknown": "red",
+    FINISHED: "green",
+    RUNNING: "cyan",
+    INTERRUPTED: "yellow",
+    FAILED: "red",
+    DIVERGED: "red",
+    DEAD: "red",
+    DAMAGED: "red",
+    UNKNOWN_STATE: "red",
 }
 
 

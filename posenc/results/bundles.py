@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import safe_name
+from posenc.core.run_states import DIVERGED
 from posenc.results.files import parse_object, read_file
 from posenc.results.records import SCHEMA_VERSION, PerDocument, other_schema
 from posenc.results.runs import Run, with_results
@@ -47,7 +48,7 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
     try:
         if line.get("config") is not None:
             run = replace(run, settings=checked_settings(line["config"]))
-        has_diverged = run.status.get("status") == "diverged"
+        has_diverged = run.status.get("status") == DIVERGED
         if results is None and has_diverged:
             return run  # a diverged run has no results
         return with_results(run, results or {})  # an empty object raises ValueError

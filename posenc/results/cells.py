@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posenc.core.run_states import DAMAGED, DEAD, FAILED, FINISHED, INTERRUPTED, RUNNING, UNKNOWN_STATE
 from posenc.results.measurements import Measurement, Member, pair_of
 from posenc.results.records import BREAK, Curve, Metric
 from posenc.results.runs import Run
@@ -22,13 +23,13 @@ NOT_MEASURED = "not measured"
 # Two reasons do say something: `diverged`, and a window that a model could not score.
 INNOCENT_REASONS = {
     NOT_MEASURED,
-    "running",
-    "dead",
-    "interrupted",
-    "failed",
+    RUNNING,
+    DEAD,
+    INTERRUPTED,
+    FAILED,
     "no results",
-    "damaged",
-    "unknown",
+    DAMAGED,
+    UNKNOWN_STATE,
 }
 SHORTEST_SHOWN = 1 / 8  # of T: tables leave out bins of a curve that end before
 LONGEST_NOTE = 12  # characters; a cell has no room for more
@@ -268,7 +269,7 @@ def _reason(run: Run, measurement: Measurement | None) -> str:
     """Return why a seed has no number."""
     if measurement is not None:
         return "no bytes" if measurement.note is None else short_note(measurement.note)
-    if run.problem is None and run.state == "finished":
+    if run.problem is None and run.state == FINISHED:
         return "no results" if run.facts is None else NOT_MEASURED
     return run.state
 

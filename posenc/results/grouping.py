@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from posenc.core.run_states import DIVERGED
 from posenc.results.identity import (
     OPTIONS,
     Conditions,
@@ -187,7 +188,7 @@ def _with_unmeasured(groups: Sequence[RowGroup], run: Run, settings: dict[str, s
     unmeasured = [index for index in of_settings if not groups[index].is_measured]
     if len(as_trained) == 1:
         rows_to_join = as_trained
-        if run.state == "diverged":
+        if run.state == DIVERGED:
             mixed = groups[as_trained[0]].mixed
             extended = [index for index in of_settings if groups[index].extension is not None]
             rows_to_join = as_trained + [index for index in extended if groups[index].mixed == mixed]

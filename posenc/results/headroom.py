@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from posenc.core.run_states import DIVERGED
 from posenc.results.identity import kind_of
 from posenc.results.measurements import (
     Measurement,
@@ -83,7 +84,7 @@ def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
         return []
     measured_runs: list[LongTrained] = []
     for run in runs:
-        if run.facts is not None and run.state != "diverged":
+        if run.facts is not None and run.state != DIVERGED:
             measured_runs += _at_own_length(run, run.facts["context_length"], protocol)
     lengths: dict[str, set[int]] = defaultdict(set)
     for measured in measured_runs:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError
+from posenc.core.run_states import DIVERGED
 from posenc.results.beside import keys_beside
 from posenc.results.numbers import HUGE, perplexity
 from posenc.results.records import Curve, Extend, Metric, Record
@@ -241,7 +242,7 @@ def pool_of(runs: Sequence[Run], protocol: str) -> Pool:
     """
     pool: Pool = {}
     for run in runs:
-        if run.facts is None or run.state == "diverged":
+        if run.facts is None or run.state == DIVERGED:
             continue
         measured = _of_newest_checkpoint(measurements_of(run, protocol))
         if measured:

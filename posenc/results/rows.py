@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from posenc.core.run_states import DIVERGED, FINISHED
 from posenc.results.beside.base import HasNumbersBeside
 from posenc.results.cells import (
     NOT_MEASURED,
@@ -123,13 +124,13 @@ def _notes(members: Sequence[Member]) -> list[str]:
 
 
 def _is_incomplete(member: Member) -> bool:
-    return not member.by_multiple or member.run.state != "finished"
+    return not member.by_multiple or member.run.state != FINISHED
 
 
 def _run_note(member: Member) -> str:
     """Return `seed 2 diverged: nan at step 9`, for a run that did not finish or was not measured."""
     run = member.run
-    state = NOT_MEASURED if run.state == "finished" else run.state
+    state = NOT_MEASURED if run.state == FINISHED else run.state
     note = state if run.seed is None else f"seed {run.seed} {state}"
     return f"{note}: {run.reason}" if run.reason else note
 
@@ -169,7 +170,7 @@ def _minus_reference(member: Member) -> Estimate | None:
 
     If the run has several losses on targets of a reference, take one that the table shows, else the newest.
     """
-    if member.run.state == "diverged":
+    if member.run.state == DIVERGED:
         return None
     as_trained = [
         record

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import visible
+from posenc.core.run_states import DAMAGED, DEAD, FINISHED, RUNNING, UNKNOWN_STATE
 from posenc.results.files import LARGEST_CONFIG, LARGEST_RESULTS, read_file, read_json
 from posenc.results.records import Record, RunFacts, check_results
 from posenc.settings.stored import read_settings
@@ -53,18 +54,18 @@ class Run:
         final status), `unknown`.
         """
         if self.problem is not None:
-            return "damaged"
+            return DAMAGED
         state = self.status.get("status")
         if not isinstance(state, str):
-            return "finished" if self.facts is not None else "unknown"
-        if state == "running" and is_dead(self.status):
-            return "dead"
+            return FINISHED if self.facts is not None else UNKNOWN_STATE
+        if state == RUNNING and is_dead(self.status):
+            return DEAD
         return visible(state)[:40]
 
     @property
     def reason(self) -> str | None:
         """Return why it is in this state, as far as that is known. Escape the text before you print it."""
-        if self.state == "dead":
+        if self.state == DEAD:
             return f"its process {self.status.get('pid', '?')} is gone without a final status"
         reason = self.problem or self.status.get("reason")
         if not isinstance(reason, str):

@@ -8,15 +8,12 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
+from posenc.core.run_states import DIVERGED, FINISHED, RESUMABLE, RUNNING
 from posenc.results.measurements import select
 from posenc.results.records import HEADLINE
 from posenc.results.runs import METRICS, Run, encoding_name, last_metrics, resume_command
 from posenc.settings.tree import RunSettings
 
-FINISHED = "finished"
-RUNNING = "running"
-DIVERGED = "diverged"
-RESUMABLE = ("dead", "interrupted", "failed")  # by the same command
 LARGEST = 1e18  # a larger number means that the file is damaged, or not one of posenc
 
 

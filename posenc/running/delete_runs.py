@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posenc.core.errors import RunError, UserError, visible
+from posenc.core.run_states import RUNNING
 from posenc.results.runs import Run
-from posenc.results.summary import RUNNING
 from posenc.running.locks import locked
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
+from posenc.core.run_states import FINISHED
 from posenc.data import TokenStore, build_tokenizer, check_lengths, plant_of, prepare, vocabulary
 from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension
@@ -108,7 +109,7 @@ def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[R
             model = subject.to(job.device).eval()
             records = measure(job, model, corpus, subject_facts(job, subject), stop, replaces_same_step=True)
         run_directory.write_config(directory, job.settings)
-        run_directory.write_status(directory, "finished", step=0)
+        run_directory.write_status(directory, FINISHED, step=0)
     return records
 
 
@@ -121,11 +122,11 @@ def tracked(job: Job, group: str) -> Iterator[Tracker]:
         tags = [str(encoding), job.settings.experiment_name]
         run = TrackedRun(job.directory.name, group, tags, job.settings.plain(), job.directory)
         tracker = build_tracker(job.tracking, run)
-    status = "finished"
+    status = FINISHED
     try:
         yield tracker
     except BaseException as error:
-        status = getattr(error, "status", "failed")
+        status = run_directory.status_after(error)
         raise
     finally:
         tracker.finish(status)

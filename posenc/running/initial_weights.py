@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded
+from posenc.core.run_states import FINISHED
 from posenc.model.decoder import Decoder
 from posenc.results.identity import trained_name
 from posenc.results.runs import load_run
@@ -77,7 +78,7 @@ def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
     except UserError as error:
         raise UserError("train.init", run, error.problem, hint=error.hint) from error
     status = load_run(stored.directory).state
-    if status != "finished":
+    if status != FINISHED:
         hint = "the same command continues it"
         raise UserError("train.init", run, f"is not finished ({status})", hint=hint)
     return stored

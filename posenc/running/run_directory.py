@@ -29,6 +29,7 @@ import yaml
 
 from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
+from posenc.core.run_states import DIVERGED, FAILED, FINISHED, RUNNING
 from posenc.results.files import read_json
 from posenc.results.records import Record, RunFacts, assemble_results, read_records
 from posenc.results.runs import METRICS, load_run
@@ -40,8 +41,6 @@ from posenc.training.distributed import current
 
 P = ParamSpec("P")
 LOG = "log.txt"
-FINISHED = "finished"
-DIVERGED = "diverged"
 OPEN = "open"  # something is left to do
 PACKAGES = ("posenc", "torch", "numpy", "sympy", "tokenizers", "datasets", "hydra-core")
 STEP_OF_RECORD = re.compile(r"-step(\d+)-")
@@ -106,19 +105,24 @@ def write_status(directory: Path, status: str, **facts: Any) -> None:
     write_json_atomic(directory / "status.json", {**common_facts, **facts})
 
 
+def status_after(error: BaseException) -> str:
+    """Return the status of a run that an error ends: InterruptedRunError and DivergedRunError say it."""
+    return str(getattr(error, "status", FAILED))
+
+
 @contextmanager
 def recorded_status(directory: Path, stop: StopFlag, **facts: object) -> Iterator[None]:
     """Write the status `running`, and how the run ended if an exception leaves the block.
 
     The caller writes `finished` and `diverged`.
     """
-    write_status(directory, "running", **facts)
+    write_status(directory, RUNNING, **facts)
     try:
         yield
     except BaseException as error:
-        status = getattr(error, "status", "failed")  # of InterruptedRunError and DivergedRunError
+        status = status_after(error)
         reason = stop.name
-        if status == "failed":
+        if status == FAILED:
             reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
         if status != DIVERGED:
             with contextlib.suppress(OSError, RunError):  # a full disk must not hide the first reason

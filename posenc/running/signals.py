@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from posenc.core.first_signals import CODES, leave
+from posenc.core.run_states import INTERRUPTED
 from posenc.running.invocation import PARENT
 
 # Seconds in which several signals count as one. Ctrl-C reaches every process of a terminal, and a sweep or a
@@ -70,7 +71,7 @@ class InterruptedRunError(BaseException):
     It is not an Exception: it may be raised anywhere, and a compiler or a library must not swallow it.
     """
 
-    status = "interrupted"
+    status = INTERRUPTED
 
 
 class StopFlag:

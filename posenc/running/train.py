@@ -12,6 +12,7 @@ import torch
 from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
 from posenc.core.machine import compiler_works, peak_memory, say_load
+from posenc.core.run_states import DIVERGED, FINISHED, INTERRUPTED
 from posenc.data import (
     PlantedSampler,
     ScheduledSampler,
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 class DivergedRunError(RunError):
     """Report that loss or gradient are no longer finite. The status `diverged` is final without --retry."""
 
-    status = "diverged"
+    status = DIVERGED
 
 
 def run_train(job: Job, overrides: list[str], invocation: Invocation) -> Outcome:
@@ -123,11 +124,11 @@ def _train_and_measure(
     with tracked(job, invocation.sweep or settings.experiment_name) as tracker:
         with compiled_blocks(model, training.compile and compiler_works(job.device)):
             trained = _train(job, training, model, store, tracker, invocation, stop)
-        if trained.status == "diverged":
-            run_directory.write_status(directory, "diverged", reason=trained.reason, step=trained.step)
+        if trained.status == DIVERGED:
+            run_directory.write_status(directory, DIVERGED, reason=trained.reason, step=trained.step)
             hint = "nothing was averaged in; try a smaller train.lr"
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
-        if trained.status == "interrupted":
+        if trained.status == INTERRUPTED:
             raise InterruptedRunError
         trained_here = None
         if trained.advanced:
@@ -138,7 +139,7 @@ def _train_and_measure(
         tracker.log_evaluation(run_directory.records_at(directory, trained.step))
         # the settings again: a finished run that was measured further has other ones now
         run_directory.write_config(directory, settings)
-        run_directory.write_status(directory, "finished", step=trained.step)
+        run_directory.write_status(directory, FINISHED, step=trained.step)
         return Outcome(0, records)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from posenc.core.console import say
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_folder
+from posenc.core.run_states import FINISHED
 from posenc.results.discovery import load_runs
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
@@ -87,7 +88,7 @@ def _trials_of(runs: Sequence[Run], identity: Identity) -> Trials:
 def _finished_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, RunSettings]]:
     """Yield the finished runs with their settings."""
     for run in runs:
-        if run.state == "finished" and isinstance(run.settings, RunSettings):
+        if run.state == FINISHED and isinstance(run.settings, RunSettings):
             yield run, run.settings
 
 

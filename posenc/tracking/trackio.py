@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.core.errors import UserError
+from posenc.core.run_states import FINISHED
 from posenc.tracking.curves import Row
 from posenc.tracking.tracker import BaseTracker, TrackedRun, TrackerState
 
@@ -63,7 +64,7 @@ class TrackioTracker(BaseTracker):
         import trackio
 
         with contextlib.redirect_stdout(io.StringIO()):
-            if status != "finished":
+            if status != FINISHED:
                 step = max(self.state.step, 0)
                 self._run.alert(f"run {status}", level=trackio.AlertLevel.WARN, step=step)
             self._run.finish()

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from posenc.core.errors import UserError, visible
+from posenc.core.run_states import FINISHED
 from posenc.tracking.curves import POSITION, STEP, WINDOW, Row
 from posenc.tracking.tracker import BaseTracker, TrackedRun, error_text
 
@@ -139,7 +140,7 @@ class WandbTracker(BaseTracker):
         """Upload what is left; the rest stays on disk for `wandb sync`."""
         self._run.summary["status"] = status
         try:
-            self._run.finish(exit_code=0 if status == "finished" else 1)
+            self._run.finish(exit_code=0 if status == FINISHED else 1)
         except Exception:
             load_wandb().teardown()  # otherwise its exit hook prints a traceback if the service is gone
             raise

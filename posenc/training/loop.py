@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.core.errors import RunError, first_line
+from posenc.core.run_states import DIVERGED, FINISHED, INTERRUPTED
 from posenc.core.seeds import generator_for
 from posenc.data import Batch, ScheduledSampler, WindowSampler
 from posenc.model.decoder import Decoder
@@ -89,7 +90,7 @@ def train(
             # Looked at before the update, while the weights are still finite.
             if not (math.isfinite(loss) and math.isfinite(grad_norm)):
                 kind = "gradient" if math.isfinite(loss) else "loss"
-                return tally.ended("diverged", step, f"non-finite {kind} at step {step + 1}")
+                return tally.ended(DIVERGED, step, f"non-finite {kind} at step {step + 1}")
 
             # --------------------------------------------------------------------------------------------
             # Update
@@ -108,15 +109,15 @@ def train(
             # Checkpoint; the one of the last step is written after the loop
             if stopping and step < plan.steps:
                 _save(plan, model, optimizer, tally, step, group)
-                return tally.ended("interrupted", step, "asked to stop")
+                return tally.ended(INTERRUPTED, step, "asked to stop")
             if time.monotonic() - saved_at >= plan.checkpoints.seconds and step < plan.steps:
                 _save(plan, model, optimizer, tally, step, group)
                 saved_at = time.monotonic()
         if step > so_far.step:
             _save(plan, model, optimizer, tally, step, group)
-        return tally.ended("finished", step)
+        return tally.ended(FINISHED, step)
     except NonFiniteWeightsError as error:
-        return tally.ended("diverged", step, str(error))
+        return tally.ended(DIVERGED, step, str(error))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

@@ -15,8 +15,9 @@ from fake_runs import read_json, stamps
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.machine import threads_for
+from posenc.core.run_states import FINISHED
 from posenc.running.jobs import HELD, check_jobs
-from posenc.running.run_directory import FINISHED, locked
+from posenc.running.run_directory import locked
 from posenc.running.sweep import pool as pool_module
 from posenc.running.sweep.lines import failure_lines
 from posenc.running.sweep.pool import WorkerPool

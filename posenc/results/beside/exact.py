@@ -13,6 +13,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
+from posenc.core.run_states import DIVERGED
 from posenc.results.beside.base import NumbersBeside, TableBeside
 from posenc.results.measurements import Member
 from posenc.results.statistics.documents import Count, Positive
@@ -121,7 +122,7 @@ def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float
         return None
     learned = [member for member in measured if _has_learned(member, level)]
     # A run that diverged did not learn. One that was stopped may still learn, so it counts as missing.
-    diverged = sum(member.run.state == "diverged" for member in members)
+    diverged = sum(member.run.state == DIVERGED for member in members)
     seeds = len(measured) + diverged
     missing = len(members) - seeds
     members_of_cells = learned or measured

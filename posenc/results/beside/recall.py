@@ -23,6 +23,7 @@ from annotated_types import MinLen
 from pydantic import AfterValidator
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
+from posenc.core.run_states import DIVERGED
 from posenc.results.beside.base import HasNumbersBeside, NumbersBeside, TableBeside
 from posenc.results.cells import shared_or_none
 from posenc.results.checks import check_aligned
@@ -263,7 +264,7 @@ def _recorded(measurement: Measurement) -> Recall:
 
 def _seeds_that_count(members: Sequence[Member]) -> int:
     """Return how many seeds a cell must have to be ranked: all with numbers, and those that diverged."""
-    return sum(bool(member.by_multiple) or member.run.state == "diverged" for member in members)
+    return sum(bool(member.by_multiple) or member.run.state == DIVERGED for member in members)
 
 
 def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowRecall | None:

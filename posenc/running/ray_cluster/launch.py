@@ -24,17 +24,15 @@ from posenc.core.console import PROGRESS, say
 from posenc.core.errors import RunError, UserError, first_line, plural, visible
 from posenc.core.first_signals import CODES
 from posenc.core.machine import usable_cores
+from posenc.core.run_states import FAILED, FINISHED, INTERRUPTED
 from posenc.running.invocation import SWEEP, WAIT, Invocation
 from posenc.running.ray_cluster.node import BEGINS, Board, JobEnd, Order, remove_own, run_order
 from posenc.running.ray_cluster.returned_folder import write_returned
-from posenc.running.run_directory import FINISHED
 from posenc.running.signals import StopFlag
 from posenc.running.sweep.lines import begin_line, end_line, settled_line
 from posenc.running.sweep.pool import PROGRESS_SECONDS
 from posenc.running.sweep.resources import THREADS, slots_of_a_gpu, threads_of
 from posenc.running.sweep.task import (
-    FAILED,
-    INTERRUPTED,
     NOT_STARTED,
     SweepResult,
     SweepTask,

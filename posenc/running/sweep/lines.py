@@ -8,10 +8,11 @@ from pathlib import Path
 
 from posenc.core.console import clock
 from posenc.core.errors import visible
+from posenc.core.run_states import DIVERGED, FINISHED
 from posenc.report.texts import length_text
 from posenc.results.runs import load_run
 from posenc.results.summary import headline_losses
-from posenc.running.run_directory import DIVERGED, FINISHED, LOG
+from posenc.running.run_directory import LOG
 from posenc.running.sweep.task import WAITING, SweepTask, TaskOutcome
 
 

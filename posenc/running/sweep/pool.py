@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from posenc.core.console import PROGRESS, Title, duration, progress_of, say
 from posenc.core.errors import visible
+from posenc.core.run_states import FINISHED
 from posenc.running.invocation import PARENT, SWEEP, WAIT
 from posenc.running.jobs import HELD
 from posenc.running.locks import holder_of, is_held
-from posenc.running.run_directory import FINISHED
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.sweep.lines import begin_line, end_line, settled_line
 from posenc.running.sweep.resources import GPUS, THREADS, GpuSlot, gpu_slots

@@ -11,6 +11,7 @@ from pathlib import Path
 from posenc.config.overrides import CommandLine
 from posenc.core.console import say
 from posenc.core.machine import say_load
+from posenc.core.run_states import FINISHED
 from posenc.report.end_of_run import show_runs
 from posenc.report.lines import cells_table
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
@@ -20,17 +21,11 @@ from posenc.results.runs import Run
 from posenc.running.evaluate import targets_of
 from posenc.running.invocation import Invocation
 from posenc.running.jobs import CheckedJob, seed_by_seed
-from posenc.running.run_directory import FINISHED, drop_leftovers_of
+from posenc.running.run_directory import drop_leftovers_of
 from posenc.running.sweep.lines import failure_lines, settled_line
 from posenc.running.sweep.pool import WorkerPool
 from posenc.running.sweep.resources import tasks_at_once_here, threads_of, visible_gpus
-from posenc.running.sweep.task import (
-    SweepResult,
-    SweepTask,
-    TaskOutcome,
-    make_tasks,
-    outcome_on_disk,
-)
+from posenc.running.sweep.task import SweepResult, SweepTask, TaskOutcome, make_tasks, outcome_on_disk
 from posenc.running.sweep.time_left import estimate_sweep
 from posenc.settings.tree import RunSettings, SweepSettings
 from posenc.tracking import COMPARISON, TrackedRun, build_tracker, has_tables

@@ -15,15 +15,14 @@ from posenc.config.overrides import CommandLine
 from posenc.core.errors import visible
 from posenc.core.first_signals import CODES
 from posenc.core.machine import threads_for, usable_cores
+from posenc.core.run_states import DIVERGED, FAILED, FINISHED, INTERRUPTED
 from posenc.running.job import Job
 from posenc.running.jobs import CheckedJob
-from posenc.running.run_directory import DIVERGED, FINISHED, read_status, run_state
+from posenc.running.run_directory import read_status, run_state
 from posenc.running.unloaded_model import UnloadedModel
 from posenc.settings.tree import EvalSettings
 
 WAITING = "waiting"
-FAILED = "failed"
-INTERRUPTED = "interrupted"
 NOT_STARTED = "not started"
 
 # The kernel kills with SIGKILL when memory runs out, but so does a person with kill -9.
