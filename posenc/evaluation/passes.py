@@ -7,9 +7,9 @@ For example, `positions` needs the longest windows of `nonoverlapping`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -174,31 +174,6 @@ class EvalContext:
         What it reports is progress over the whole cell.
         """
         return replace(self, on_batch=lambda share: self.on_batch((done + share) / total))
-
-    def generated(self, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
-        """Replace the marked tokens of windows (count, window + 1) by what the model would write there.
-
-        It writes its first choice after all tokens before, those that it wrote included. Raises
-        NotApplicableError, OutOfMemoryError.
-        """
-        return generate(self, tokens, is_generated)
-
-    @property
-    def first_tokens(self) -> list[int]:
-        """Return the tokens before a prompt: BOS if the model begins its texts with it, else none."""
-        bos = self.model.bos if isinstance(self.model, CallableModel) else None
-        return [] if bos is None else [bos]
-
-    def written(
-        self, prompt: Sequence[int], count: int, window: int, is_enough: Callable[[list[int]], bool]
-    ) -> list[int]:
-        """Return at most `count` tokens that the model writes after a prompt, always its first choice.
-
-        It stops earlier at one of the model's end tokens, or once `is_enough` is true of the tokens so far.
-        The encoding is the one that acts in windows of `window` tokens. Raises NotApplicableError,
-        OutOfMemoryError.
-        """
-        return write_text(self, prompt, count, window, is_enough)
 
 
 def score_windows(
@@ -371,7 +346,7 @@ def forward(
     # A given model has ways of its own from tokens to logits. posenc's decoder gives hidden states, whose
     # losses are computed without all of their logits in memory at once.
     if isinstance(context.model, CallableModel):
-        with autocast(_precision_of(context, context.model), context.device):
+        with autocast(compute_precision(context, context.model), context.device):
             scored = context.model.losses(inputs, targets, encoding, with_best=with_best, on_layer=on_layer)
         return scored.nats, scored.is_best
     with autocast(context.precision, context.device):
@@ -399,7 +374,7 @@ def target_logits(
     model = context.model
     inputs = tokens[:, :-1].to(context.device)
     if isinstance(model, CallableModel):
-        precision = _precision_of(context, model)
+        precision = compute_precision(context, model)
         with autocast(precision, context.device):
             logits_of_model = model.target_logits(inputs, n_targets, encoding, on_layer)
 
@@ -414,84 +389,12 @@ def target_logits(
     return lambda columns: F.linear(hidden[:, columns], weight).float()
 
 
-def _precision_of(context: EvalContext, model: CallableModel) -> str:
+def compute_precision(context: EvalContext, model: CallableModel) -> str:
     """Return the precision for autocast. It is for float32 weights alone.
 
     A model whose weights are in bf16 computes in bf16 by itself, as it does in transformers.
     """
     return context.precision if model.dtype == torch.float32 else "fp32"
-
-
-def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
-    """Replace marked tokens by what the model would write, as `EvalContext.generated` says."""
-    count, length = tokens.shape  # (N, W + 1)
-    window = length - 1
-    if inputs_given(context.effective_encoding(window), window, 1) < window:
-        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
-    generated = tokens.copy()
-
-    def continue_batch(batch: WindowBatch) -> None:
-        text = batch.tokens.clone()  # (B, W + 1)
-        is_marked = torch.from_numpy(is_generated[batch.windows])  # (B, W + 1)
-        is_marked_anywhere = is_marked.any(dim=0)  # (W + 1,)
-        # From left to right, because a token depends on those that the model wrote before it.
-        for column in torch.nonzero(is_marked_anywhere).flatten().tolist():
-            context.check_stop()
-            choice = _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
-            text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
-        generated[batch.windows] = text.numpy()
-
-    run_windows(context, tokens.__getitem__, count, window, 1, continue_batch)
-    return generated
-
-
-@torch.no_grad()
-def write_text(
-    context: EvalContext,
-    prompt: Sequence[int],
-    count: int,
-    window: int,
-    is_enough: Callable[[list[int]], bool],
-) -> list[int]:
-    """Return the tokens that the model writes after a prompt, as `EvalContext.written` says."""
-    encoding = context.effective_encoding(window)
-    if inputs_given(encoding, window, 1) < window:
-        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
-    model = context.model.to(context.device).eval()
-    pos = positions_of_windows(context, encoding, window, window)[0]
-    end_tokens = model.end_tokens if isinstance(model, CallableModel) else frozenset()
-    written: list[int] = []
-    past: Any = None  # what a given model keeps of the text, such as keys and values
-    while len(written) < count and not is_enough(written):
-        context.check_stop()
-        text = torch.tensor([[*prompt, *written]])  # (1, n)
-        try:
-            if isinstance(model, CallableModel):
-                new_tokens = text if past is None else text[:, -1:]
-                with autocast(_precision_of(context, model), context.device):
-                    step = model.next_logits(new_tokens.to(context.device), past, encoding)
-                past = step.past
-                choice = int(step.logits[0].argmax())
-            else:  # posenc's decoder keeps nothing, so it reads the whole text for every token
-                choice = int(_first_choice(context, text, pos[: text.shape[1]], encoding))
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            raise_no_room(error, text.shape[1])
-        if choice in end_tokens:
-            break
-        written.append(choice)
-    return written
-
-
-def _first_choice(context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding) -> Tensor:
-    """Return the likeliest token after inputs (B, W) at positions (W,): (B,) on the CPU."""
-    inputs = inputs.to(context.device)
-    if isinstance(context.model, CallableModel):
-        with autocast(_precision_of(context, context.model), context.device):
-            return context.model(inputs, 1, encoding)[:, -1].argmax(-1).cpu()
-    with autocast(context.precision, context.device):
-        hidden = context.model.hidden(inputs, pos, 1, encoding)[:, -1]  # (B, d_model)
-    weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
-    return F.linear(hidden, weight).argmax(-1).cpu()
 
 
 # --- Memory

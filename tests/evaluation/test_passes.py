@@ -9,6 +9,7 @@ from tiny_model import T
 
 from posenc.core.seeds import generator_for
 from posenc.evaluation.errors import OutOfMemoryError
+from posenc.evaluation.generation import write_text
 from posenc.evaluation.passes import DRAWS
 
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
@@ -81,4 +82,4 @@ def test_memory_that_runs_out_while_a_model_writes_is_noted_as_in_any_pass(subje
 
     monkeypatch.setattr(subject.model, "hidden", fail)
     with pytest.raises(OutOfMemoryError, match="oom at 2 tokens"):
-        subject.written([1, 2], 3, T, lambda written: False)
+        write_text(subject, [1, 2], 3, T, lambda written: False)

@@ -111,7 +111,9 @@ class Exact(Protocol[TaskPlan]):
             tokens_right=int(is_right.sum()),
         )
         if self.settings.generate:
-            generated = context.generated(instances.tokens, instances.is_answer)
+            from posenc.evaluation.generation import generate  # here, since it imports torch
+
+            generated = generate(context, instances.tokens, instances.is_answer)
             is_same = (generated == instances.tokens) & instances.is_answer
             counts["generated_right"] = _wholly_right(is_same, instances.is_answer)
             counts["generated_tokens_right"] = int(is_same.sum())

@@ -180,7 +180,9 @@ class Answer:
 
 def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window: int) -> Answer:
     """Score the right answer behind the prompt. Let the model write if that is not its first choice."""
-    prompt = [*context.first_tokens, *tokenizer.encode(sample.prompt)]
+    from posenc.evaluation.generation import first_tokens, write_text  # here, since it imports torch
+
+    prompt = [*first_tokens(context), *tokenizer.encode(sample.prompt)]
     right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
     text = np.array([*prompt, *right_answer], dtype=np.int64)
     encoding = context.effective_encoding(window)  # of the whole window, though the text is shorter
@@ -192,6 +194,6 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
         def has_all_answers(tokens: list[int]) -> bool:
             return sample.count_found(tokenizer.decode(tokens)) == n_answers
 
-        written = context.written(prompt, NEW_TOKENS, window, has_all_answers)
+        written = write_text(context, prompt, NEW_TOKENS, window, has_all_answers)
         correct = sample.count_found(tokenizer.decode(written))
     return Answer(float(scores.nats.sum()), len(right_answer), correct)

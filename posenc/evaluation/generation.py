@@ -1,0 +1,111 @@
+"""Let a model write: the tokens after a prompt, or the marked tokens of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posenc.encodings.base import Encoding
+from posenc.evaluation.errors import NotApplicableError
+from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.passes import (
+    EvalContext,
+    WindowBatch,
+    compute_precision,
+    inputs_given,
+    positions_of_windows,
+    raise_no_room,
+    run_windows,
+)
+from posenc.training.device import autocast
+
+
+def first_tokens(context: EvalContext) -> list[int]:
+    """Return the tokens before a prompt: BOS if the model begins its texts with it, else none."""
+    bos = context.model.bos if isinstance(context.model, CallableModel) else None
+    return [] if bos is None else [bos]
+
+
+def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
+    """Replace the marked tokens of windows (N, W + 1) by what the model would write there.
+
+    It writes its first choice after all tokens before, those that it wrote included. Raises
+    NotApplicableError, OutOfMemoryError.
+    """
+    count, length = tokens.shape  # (N, W + 1)
+    window = length - 1
+    if inputs_given(context.effective_encoding(window), window, 1) < window:
+        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
+    generated = tokens.copy()
+
+    def continue_batch(batch: WindowBatch) -> None:
+        text = batch.tokens.clone()  # (B, W + 1)
+        is_marked = torch.from_numpy(is_generated[batch.windows])  # (B, W + 1)
+        is_marked_anywhere = is_marked.any(dim=0)  # (W + 1,)
+        # From left to right, because a token depends on those that the model wrote before it.
+        for column in torch.nonzero(is_marked_anywhere).flatten().tolist():
+            context.check_stop()
+            choice = _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
+            text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
+        generated[batch.windows] = text.numpy()
+
+    run_windows(context, tokens.__getitem__, count, window, 1, continue_batch)
+    return generated
+
+
+@torch.no_grad()
+def write_text(
+    context: EvalContext,
+    prompt: Sequence[int],
+    count: int,
+    window: int,
+    is_enough: Callable[[list[int]], bool],
+) -> list[int]:
+    """Return at most `count` tokens that the model writes after a prompt, always its first choice.
+
+    It stops earlier at one of the model's end tokens, or once `is_enough` is true of the tokens so far. The
+    encoding is the one that acts in windows of `window` tokens. Raises NotApplicableError, OutOfMemoryError.
+    """
+    encoding = context.effective_encoding(window)
+    if inputs_given(encoding, window, 1) < window:
+        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
+    model = context.model.to(context.device).eval()
+    pos = positions_of_windows(context, encoding, window, window)[0]
+    end_tokens = model.end_tokens if isinstance(model, CallableModel) else frozenset()
+    written: list[int] = []
+    past: Any = None  # what a given model keeps of the text, such as keys and values
+    while len(written) < count and not is_enough(written):
+        context.check_stop()
+        text = torch.tensor([[*prompt, *written]])  # (1, n)
+        try:
+            if isinstance(model, CallableModel):
+                new_tokens = text if past is None else text[:, -1:]
+                with autocast(compute_precision(context, model), context.device):
+                    step = model.next_logits(new_tokens.to(context.device), past, encoding)
+                past = step.past
+                choice = int(step.logits[0].argmax())
+            else:  # posenc's decoder keeps nothing, so it reads the whole text for every token
+                choice = int(_first_choice(context, text, pos[: text.shape[1]], encoding))
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            raise_no_room(error, text.shape[1])
+        if choice in end_tokens:
+            break
+        written.append(choice)
+    return written
+
+
+def _first_choice(context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding) -> Tensor:
+    """Return the likeliest token after inputs (B, W) at positions (W,): (B,) on the CPU."""
+    inputs = inputs.to(context.device)
+    if isinstance(context.model, CallableModel):
+        with autocast(compute_precision(context, context.model), context.device):
+            return context.model(inputs, 1, encoding)[:, -1].argmax(-1).cpu()
+    with autocast(context.precision, context.device):
+        hidden = context.model.hidden(inputs, pos, 1, encoding)[:, -1]  # (B, d_model)
+    weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+    return F.linear(hidden, weight).argmax(-1).cpu()
