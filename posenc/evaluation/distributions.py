@@ -54,14 +54,14 @@ def compare_windows(
             targets_of_block = targets[:, columns]
             logits = logits_of(columns)  # (B, columns, V)
             losses = losses_of_logits(logits, targets_of_block, with_best=False)
-            nats[batch.windows, columns] = as_array(losses.nats)
+            nats[batch.numbers, columns] = as_array(losses.nats)
             p = logits.softmax(-1)  # (B, columns, V)
             for index, logits_of_end in enumerate(logits_of_shorter):
                 q = logits_of_end(columns).softmax(-1)
                 difference = p - q
-                variation[index, batch.windows, columns] = as_array(difference.abs().sum(-1) / 2)
+                variation[index, batch.numbers, columns] = as_array(difference.abs().sum(-1) / 2)
                 difference_of_target = difference.gather(-1, targets_of_block[..., None])[..., 0]
-                gain[index, batch.windows, columns] = as_array(difference_of_target)
+                gain[index, batch.numbers, columns] = as_array(difference_of_target)
 
     passes.run_windows(context, context.text_reader(stops, window), count, window, n_targets, compare)
     return ComparedWindows(nats, variation, gain)

@@ -45,14 +45,14 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
 
     def continue_batch(batch: WindowBatch) -> None:
         text = batch.tokens.clone()  # (B, W + 1)
-        is_marked = torch.from_numpy(is_generated[batch.windows])  # (B, W + 1)
+        is_marked = torch.from_numpy(is_generated[batch.numbers])  # (B, W + 1)
         is_marked_anywhere = is_marked.any(dim=0)  # (W + 1,)
         # From left to right, because a token depends on those that the model wrote before it.
         for column in torch.nonzero(is_marked_anywhere).flatten().tolist():
             context.check_stop()
             choice = _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
             text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
-        generated[batch.windows] = text.numpy()
+        generated[batch.numbers] = text.numpy()
 
     run_windows(context, tokens.__getitem__, count, window, 1, continue_batch)
     return generated

@@ -64,9 +64,9 @@ class PassCache:
 class WindowBatch:
     """Windows that go through the model at once."""
 
-    windows: np.ndarray  # (B,) their numbers among all windows
-    tokens: Tensor  # (B, inputs + 1): the inputs and the last target
-    pos: Tensor  # (inputs,)
+    numbers: np.ndarray  # (B,) of the windows, among all windows
+    tokens: Tensor  # (B, n_inputs + 1): the inputs and the last target
+    pos: Tensor  # (n_inputs,)
     encoding: Encoding  # the one that acts in this pass
     on_layer: OnLayer  # reports the progress inside the pass
 
@@ -197,9 +197,9 @@ def score_windows(
         losses, best = forward(
             context, batch.tokens, batch.pos, batch.encoding, n_targets, with_best, batch.on_layer
         )
-        nats[batch.windows] = losses.cpu().double().numpy()
+        nats[batch.numbers] = losses.cpu().double().numpy()
         if best is not None:
-            is_best[batch.windows] = best.cpu().numpy()
+            is_best[batch.numbers] = best.cpu().numpy()
 
     run_windows(context, read, count, window, n_targets, score, encoding)
     return Scores(nats, is_best)
@@ -226,10 +226,10 @@ def run_windows(
     context.model.to(context.device).eval()
     if encoding is None:
         encoding = context.effective_encoding(window)
-    inputs = inputs_given(encoding, window, n_targets)
-    draws = positions_of_windows(context, encoding, window, inputs)
+    n_inputs = inputs_given(encoding, window, n_targets)
+    draws = positions_of_windows(context, encoding, window, n_inputs)
     check_memory(context, draws[0], encoding, n_targets)
-    batch_size = max(1, context.batch_tokens // inputs)
+    batch_size = max(1, context.batch_tokens // n_inputs)
 
     n_done = 0
     # The windows of a batch share one tensor of positions, so each draw has batches of its own.
@@ -237,16 +237,18 @@ def run_windows(
         remaining = np.arange(draw, count, len(draws))  # windows with these positions
         while len(remaining):
             context.check_stop()
-            windows = remaining[:batch_size]
-            tokens = np.stack([read(i)[-inputs - 1 :] for i in windows]).astype(np.int64)  # (B, inputs + 1)
-            on_layer = layer_progress(context, n_done / count, len(windows) / count)
+            numbers = remaining[:batch_size]
+            tokens = np.stack([read(i)[-n_inputs - 1 :] for i in numbers]).astype(
+                np.int64
+            )  # (B, n_inputs + 1)
+            on_layer = layer_progress(context, n_done / count, len(numbers) / count)
             try:
-                run_batch(WindowBatch(windows, torch.from_numpy(tokens), pos, encoding, on_layer))
+                run_batch(WindowBatch(numbers, torch.from_numpy(tokens), pos, encoding, on_layer))
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                batch_size = smaller_batch(error, batch_size, inputs)
+                batch_size = smaller_batch(error, batch_size, n_inputs)
                 continue  # with the same windows
-            remaining = remaining[len(windows) :]
-            n_done += len(windows)
+            remaining = remaining[len(numbers) :]
+            n_done += len(numbers)
             context.on_batch(n_done / count)
 
 
@@ -269,10 +271,10 @@ def end_of_batch(context: EvalContext, batch: WindowBatch, window: int, n_target
     They have the encoding and the positions of that length, so their first token has the first position.
     """
     encoding = context.effective_encoding(window)
-    inputs = inputs_given(encoding, window, n_targets)
-    draws = positions_of_windows(context, encoding, window, inputs)
-    draw = batch.windows[0] % len(draws)  # all windows of a batch have the same draw
-    tokens = batch.tokens[:, -inputs - 1 :]  # (B, inputs + 1)
+    n_inputs = inputs_given(encoding, window, n_targets)
+    draws = positions_of_windows(context, encoding, window, n_inputs)
+    draw = batch.numbers[0] % len(draws)  # all windows of a batch have the same draw
+    tokens = batch.tokens[:, -n_inputs - 1 :]  # (B, n_inputs + 1)
     return replace(batch, tokens=tokens, pos=draws[draw], encoding=encoding)
 
 
@@ -292,8 +294,10 @@ def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:
     return trained
 
 
-def positions_of_windows(context: EvalContext, encoding: Encoding, window: int, inputs: int) -> list[Tensor]:
-    """Return the positions that a window may have, (inputs,) each: one, or DRAWS if the encoding draws them.
+def positions_of_windows(
+    context: EvalContext, encoding: Encoding, window: int, n_inputs: int
+) -> list[Tensor]:
+    """Return the positions that a window may have: one (n_inputs,), or DRAWS of them if the encoding draws.
 
     Raises NotApplicableError if the encoding ends before the last of them.
     """
@@ -301,30 +305,30 @@ def positions_of_windows(context: EvalContext, encoding: Encoding, window: int, 
     draws = []
     for draw in range(n_draws):
         generator = generator_for(context.seed, "evaluation", window, draw)
-        draws.append(context.model.positions(inputs, generator, encoding))
+        draws.append(context.model.positions(n_inputs, generator, encoding))
     limit = encoding.ends_at
     if limit is not None and any(int(pos[-1]) >= limit for pos in draws):
         raise NotApplicableError(f"n/a: no encoding of positions from {limit} on")
     return draws
 
 
-def smaller_batch(error: BaseException, batch_size: int, inputs: int) -> int:
+def smaller_batch(error: BaseException, batch_size: int, n_inputs: int) -> int:
     """Return half the batch size after memory ran out.
 
     Raises OutOfMemoryError if a single window does not fit, and the error itself if it has another cause.
     """
     if batch_size == 1:
-        raise_no_room(error, inputs)
+        raise_no_room(error, n_inputs)
     if not is_out_of_memory(error):
         raise error
     return batch_size // 2
 
 
-def raise_no_room(error: BaseException, inputs: int) -> NoReturn:
+def raise_no_room(error: BaseException, n_inputs: int) -> NoReturn:
     """Raise OutOfMemoryError if memory ran out in a single window, and the error itself otherwise."""
     if not is_out_of_memory(error):
         raise error
-    raise OutOfMemoryError(f"oom at {inputs} tokens, batch 1: {first_line(error)}") from error
+    raise OutOfMemoryError(f"oom at {n_inputs} tokens, batch 1: {first_line(error)}") from error
 
 
 def forward(
@@ -336,12 +340,12 @@ def forward(
     with_best: bool = False,
     on_layer: OnLayer | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Score the last targets of tokens (B, inputs + 1) at positions pos (inputs,).
+    """Score the last targets of tokens (B, n_inputs + 1) at positions pos (n_inputs,).
 
     Returns nats (B, targets), and with `with_best` whether each target is the model's first choice.
     """
     tokens = tokens.to(context.device)
-    inputs = tokens[:, :-1]  # (B, inputs)
+    inputs = tokens[:, :-1]  # (B, n_inputs)
     targets = tokens[:, -n_targets:]  # (B, targets)
     # A given model has ways of its own from tokens to logits. posenc's decoder gives hidden states, whose
     # losses are computed without all of their logits in memory at once.
@@ -401,7 +405,7 @@ def compute_precision(context: EvalContext, model: CallableModel) -> str:
 
 
 def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_targets: int) -> None:
-    """Raise OutOfMemoryError if one window at positions pos (inputs,) does not fit into the machine's memory.
+    """Raise OutOfMemoryError if one window at positions pos (n_inputs,) does not fit into free memory.
 
     On a CPU the operating system would kill the process without an error. A GPU raises one in time.
     """
