@@ -7,18 +7,14 @@ token. Their number times the seconds of one, measured in a third of a second, i
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from posenc.core.machine import fastest_seconds
-from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, task_store, vocabulary
-from posenc.data.documents import SPLITS
+from posenc.data import TokenStore, vocabulary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
@@ -31,7 +27,9 @@ from posenc.evaluation.tune import SPLIT, tuning_request
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
 from posenc.running.evaluate import eval_context, request_of
 from posenc.running.job import Job
+from posenc.running.machine_rates import Rates, measure_rates
 from posenc.running.model_parts import build_outline
+from posenc.running.outline_store import measured_bytes_a_token, store_of_lengths
 from posenc.running.unloaded_model import (
     ModelSizes,
     UnloadedModel,
@@ -39,9 +37,7 @@ from posenc.running.unloaded_model import (
     attention_seconds_a_flop,
 )
 from posenc.settings.base import Mark
-from posenc.settings.tree import RunSettings, TokenizerSettings
-from posenc.training.device import fit_threads
-from posenc.training.memory import keep_freed_memory
+from posenc.settings.tree import RunSettings
 
 # What a layer computes for a token besides matrix products, counted in multiplications of two numbers: for
 # each number of the layer's width, and for each score. Fitted on one core to nano and tiny, T = 64 and 512.
@@ -57,17 +53,11 @@ BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
 BYTES_A_WEIGHT = 4.0  # in an evaluation, which has the weights in float32
 WIDTH_OF_GIVEN = 512  # assumed of a given model, whose width is unknown, to measure the rates
 BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in float32
-BYTES_A_TOKEN = 3.0  # about, for a tokenizer that is not trained yet
-SAMPLED_DOCUMENTS = 32
-SAMPLED_BYTES = 8192  # of each
 # What a model of transformers computes besides matrix products, in multiplications of two numbers.
 HF_MULTIPLICATIONS_A_WIDTH = 60  # of a layer, for each number of its width
 MULTIPLICATIONS_A_LOGIT = 8
-CALIBRATION_SECONDS = 0.1  # for so long each of the three operations is timed
 MOST_ROWS = 4096  # tokens in the matrix product that is timed
 ROWS_OF_GIVEN = 1024  # of a given model: a product of 4096 rows takes 0.1 s, and a dry run should take three
-NUMBERS = 1 << 20  # numbers in the multiplication that is timed
-CALLS = 100  # of the smallest operation that are timed at once
 
 
 @dataclass(frozen=True)
@@ -79,15 +69,6 @@ class Estimate:
     evaluation_seconds: float
     memory: float  # bytes
     problems: list[str]  # protocols and windows that cannot be measured
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Hold the seconds of three operations on a device."""
-
-    flop: float  # one FLOP of a matrix product
-    multiplication: float  # multiplying two numbers, one by one
-    call: float  # calling the smallest operation
 
 
 def cost_key(settings: RunSettings) -> str:
@@ -360,75 +341,3 @@ def forward_seconds(model: Subject, rates: Rates, window: int, n_tokens: float, 
     cost_at_64, cost_at_512 = model.effective_encoding.cost
     doublings = max(0.0, math.log2(window / 64))
     return seconds * (cost_at_64 + (cost_at_512 - cost_at_64) * doublings / 3)
-
-
-@functools.cache
-def measure_rates(device: torch.device, precision: str, width: int, rows: int, threads: int | None) -> Rates:
-    """Time the three operations on a device, in a precision, at the sizes of a model."""
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    x = torch.ones(rows, width, device=device, dtype=dtype)
-    weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
-    many = torch.ones(NUMBERS, device=device)
-    single = torch.ones(1, device=device)
-    keep_freed_memory()
-    fit_threads(device)  # threads that share a core wait for each other, and take up to 100 times as long
-
-    def small_calls() -> None:
-        for _ in range(CALLS):
-            single.add_(single)
-
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(threads or threads_before)
-    try:
-        product = fastest_seconds(lambda: x @ weight, device, CALIBRATION_SECONDS)
-        multiplications = fastest_seconds(lambda: many * many, device, CALIBRATION_SECONDS)
-        calls = fastest_seconds(small_calls, device, CALIBRATION_SECONDS)
-    finally:
-        torch.set_num_threads(threads_before)
-    return Rates(
-        flop=product / (2 * x.numel() * weight.shape[1]),
-        multiplication=multiplications / NUMBERS,
-        call=calls / CALLS,
-    )
-
-
-def measured_bytes_a_token(facts: CorpusFacts, tokenizer: TokenizerSettings, split: str) -> float:
-    """Return how many bytes a token has in the longest documents, by a sample of these.
-
-    Long documents decide which lengths can be measured. It is an assumption if the tokenizer would have to be
-    trained first, or the text to be read first.
-    """
-    if tokenizer.name == "bytes":
-        return 1.0
-    if tokenizer.name == "bpe" or not facts.text.is_loaded:
-        return BYTES_A_TOKEN
-    texts = [document.text for document in facts.read() if document.split == split]
-    longest = sorted(texts, key=len, reverse=True)[:SAMPLED_DOCUMENTS]
-    middles = [text[len(text) // 2 :][:SAMPLED_BYTES].decode(errors="ignore").encode() for text in longest]
-    encoded = build_tokenizer(tokenizer, facts).encode_all(middles)
-    n_tokens = sum(len(text.ids) for text in encoded)
-    return sum(map(len, middles)) / max(1, n_tokens)
-
-
-def store_of_lengths(
-    facts: CorpusFacts, tokenizer: TokenizerSettings, bytes_a_token: float | None = None
-) -> TokenStore:
-    """Return a store for planning: its documents are as long as the corpus's, and every token is 0."""
-    if facts.task is not None:
-        return task_store(facts.fingerprint, facts.task)
-    if tokenizer.name == "bpe":  # building the tokenizer would train it, and write it to the cache
-        vocab_size = int(tokenizer.parameters["vocab_size"])
-    else:
-        vocab_size = build_tokenizer(tokenizer, facts).vocab_size
-    if bytes_a_token is None:
-        bytes_a_token = 1.0 if tokenizer.name == "bytes" else BYTES_A_TOKEN
-    splits: dict[str, Split] = {}
-    start = 0
-    for name in SPLITS:
-        lengths = (np.array(facts.sizes[name], dtype=np.int64) / bytes_a_token).astype(np.int64)
-        starts = start + np.cumsum(lengths) - lengths
-        splits[name] = Split([str(index) for index in range(len(lengths))], starts, lengths)
-        start += int(lengths.sum())
-    tokens = np.broadcast_to(np.uint8(0), max(1, start))  # takes one byte of memory, however long
-    identity = tokenizer.plain()
-    return TokenStore(tokens, None, facts.fingerprint, vocab_size, identity, splits, is_outline=True)

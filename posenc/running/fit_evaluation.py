@@ -21,8 +21,9 @@ from posenc.evaluation.lengths import resolve_lengths
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.report.texts import length_text
 from posenc.results.statistics.documents import FEW_DOCUMENTS
-from posenc.running.estimate import estimate_evaluation, measured_bytes_a_token
+from posenc.running.estimate import estimate_evaluation
 from posenc.running.job import Job
+from posenc.running.outline_store import measured_bytes_a_token
 from posenc.settings.base import flattened
 from posenc.settings.tree import NONE, EvalOverrides, EvalSettings, ExtendRequest, TokenizerSettings
 

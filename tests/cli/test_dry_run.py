@@ -16,9 +16,11 @@ from posenc.config.overrides import CommandLine
 from posenc.encodings.registry import encoding_class
 from posenc.results.runs import load_run
 from posenc.running import estimate as estimates
+from posenc.running import machine_rates
 from posenc.running.bench.case import make_cases
 from posenc.running.bench.work import training_work
-from posenc.running.estimate import Rates, estimate
+from posenc.running.estimate import estimate
+from posenc.running.machine_rates import Rates
 from posenc.running.plan_training import plan_training
 from posenc.running.sweep.resources import seconds_of_all
 
@@ -28,7 +30,7 @@ def quick_dry_runs(monkeypatch):
     """Measure for 0.05 s, and keep this process on the network: a dry run would take its own off."""
     monkeypatch.setenv("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
     monkeypatch.setattr("posenc.cli.dry_run.go_offline", lambda: None)
-    monkeypatch.setattr(estimates, "CALIBRATION_SECONDS", 0.05)
+    monkeypatch.setattr(machine_rates, "CALIBRATION_SECONDS", 0.05)
 
 
 def compose(corpus, *overrides):

@@ -9,7 +9,7 @@ from fake_runs import stamps
 
 from posenc.evaluation import passes
 from posenc.results.runs import load_run
-from posenc.running import estimate as estimates
+from posenc.running import machine_rates
 
 CELL = re.compile(r"^([\w-]+(?: \+\w+)?) +(\d+) \([\d.]+x\) +([\d,]+) +([\d,]+|-) +\S.*\b(\w+)$", re.M)
 
@@ -19,7 +19,7 @@ def quick_dry_runs(monkeypatch):
     """Measure rates for 0.05 s, and keep this process on the network: a dry run would take its own off."""
     monkeypatch.setenv("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
     monkeypatch.setattr("posenc.cli.dry_run_eval.go_offline", lambda: None)
-    monkeypatch.setattr(estimates, "CALIBRATION_SECONDS", 0.01)
+    monkeypatch.setattr(machine_rates, "CALIBRATION_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.data.tokenizers import EncodedText, Tokenizer
 from posenc.evaluation.protocols.fixed_target import FixedTarget
-from posenc.running import estimate, fit_evaluation, hf_checkpoint, subject_hf
+from posenc.running import estimate, fit_evaluation, hf_checkpoint, machine_rates, subject_hf
 from posenc.running.fit_evaluation import Fit, FitLimits
 from posenc.running.jobs import CheckedJob, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
@@ -40,7 +40,7 @@ def plan(checkpoint, corpus, working_folder, monkeypatch):
 
     monkeypatch.setattr(subject_hf, "load_weights", refuse)
     monkeypatch.setattr("posenc.running.evaluate.prepare", refuse)
-    monkeypatch.setattr(estimate, "CALIBRATION_SECONDS", 0.01)
+    monkeypatch.setattr(machine_rates, "CALIBRATION_SECONDS", 0.01)
 
     def planned(*overrides, only_estimate=False):
         fixed = [
@@ -239,7 +239,7 @@ def test_products_in_bf16_take_a_copy_of_the_weights(plan):
 @pytest.fixture
 def seconds(plan, monkeypatch):
     """Return a function from an extension to the planned seconds, on a machine whose speed is fixed."""
-    monkeypatch.setattr(estimate, "measure_rates", lambda *_, **__: estimate.Rates(1e-9, 1e-9, 1e-6))
+    monkeypatch.setattr(estimate, "measure_rates", lambda *_, **__: machine_rates.Rates(1e-9, 1e-9, 1e-6))
     monkeypatch.setattr(estimate, "attention_seconds_a_flop", lambda *_: 1e-9)
 
     def planned_seconds(name, *overrides):
