@@ -38,9 +38,9 @@ class LoadedRun:
     Weights are verified by their sha256.
     """
 
-    def __init__(self, run: Run, plugins: Sequence[str] = ()) -> None:
+    def __init__(self, run: Run, plugins: str | Sequence[str] = ()) -> None:
         self.run = run
-        self.plugins = list(plugins)
+        self.plugins = [plugins] if isinstance(plugins, str) else list(plugins)
         self.path = run.path
         self.name = run.name
         self.state = run.state

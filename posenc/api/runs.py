@@ -178,7 +178,7 @@ class Plot:
         """Write the picture as the ending of the path says: .png, .svg or .pdf. Raises UserError."""
         target = check_picture("path", Path(path))
         write_bytes_atomic(target, self.data(target.suffix[1:].lower()))
-        return Path(path)
+        return target
 
     def __repr__(self) -> str:
         return f"<plot of {self.kind}, {len(self.runs)} runs: save('loss.png')>"

@@ -18,7 +18,7 @@ from posenc.config.overrides import is_hydras, key_of
 from posenc.config.parsing import has_several_values, unreadable_override
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, first_line, nearest
-from posenc.core.foreign_names import instead_of_setting
+from posenc.core.foreign_names import instead_of_setting, setting_called
 from posenc.core.paths import choice_files
 from posenc.settings.base import keys_of_users
 from posenc.settings.tree import RunSettings
@@ -136,10 +136,10 @@ def _meant_setting(command: str, key: str, value: str | None, known: list[str]) 
     if same_name:
         same_name.sort(key=lambda other: not other.startswith(f"{command}."))  # that of the command first
         return _listed(same_name, value)
-    if not key.startswith("hydra"):
-        instead = instead_of_setting(command, key, value)
-        if instead:
-            return instead
+    meant = setting_called(command, key)
+    # of a command that does not take the setting, the name says nothing
+    if meant is not None and meant.partition(".")[0] in known:
+        return instead_of_setting(command, key, value)
     return _listed(_similar_settings(parent, name, known), value)
 
 

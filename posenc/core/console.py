@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ from datetime import timedelta
 from typing import Any, TextIO, TypeVar
 
 from posenc.core import first_signals
+from posenc.core.errors import UserError
 
 # Environment variable: seconds between two lines of progress in a pipe. A sweep sets more for its jobs.
 PROGRESS = "POSENC_PROGRESS"
@@ -230,12 +232,24 @@ class _NoProgress(Progress):
         pass
 
 
+def _seconds_between_lines() -> float:
+    """Return how many seconds lie between two lines in a pipe. Raises UserError for what is no time."""
+    text = os.environ.get(PROGRESS) or PIPE_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UserError(PROGRESS, text, "is no time", allowed="seconds from 0")
+    return seconds
+
+
 class _LogLines(Progress):
     """Print a line a minute, for pipes and files: a Slurm user reads them while the job runs."""
 
     def __init__(self, title: Title, total: int | None) -> None:
         super().__init__(title, total)
-        self._seconds_between = float(os.environ.get(PROGRESS, PIPE_SECONDS))
+        self._seconds_between = _seconds_between_lines()
         self._printed_at = time.monotonic()
         self._printed = ""
 

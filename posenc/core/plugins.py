@@ -14,6 +14,8 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +23,9 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_file, why_missing
+
+_imported: dict[str, _Imported] = {}  # by the name of the module
+_asked_for: dict[str, ModuleType] = {}  # by name
 
 
 def import_plugins(plugins: Sequence[str]) -> None:
@@ -32,19 +37,59 @@ def import_plugins(plugins: Sequence[str]) -> None:
 def plugin_module(plugin: str) -> ModuleType:
     """Import a plug-in: a module, or a Python file. Raises UserError.
 
-    The working folder stays on the path, so that a plug-in may import its neighbours.
+    A module is imported once in a process, as Python does it, and so are the helpers of a file. If their text
+    has changed since then, they are refused: what runs would not be what the hash of a run says.
     """
-    if plugin.endswith(".py") and not is_file(plugin):
+    is_named_by_file = plugin.endswith(".py")
+    if is_named_by_file and not is_file(plugin):
         raise UserError("plugins", plugin, why_missing(plugin, "file"))
+    try:
+        module = user_module(plugin)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        problem = f"cannot be imported ({type(error).__name__}: {error})"
+        hint = "" if is_named_by_file else f"plugins=[{plugin}]: a module in this folder or on PYTHONPATH"
+        raise UserError("plugins", plugin, problem, hint=hint) from error
+    _refuse_changed(plugin, module)
+    _asked_for.pop(module.__name__, None)
+    _asked_for[module.__name__] = module
+    return module
+
+
+@dataclass(frozen=True)
+class _Imported:
+    """The texts of a plug-in when it was imported."""
+
+    spec: ModuleSpec | None  # another one once the module is reloaded
+    texts: dict[str, str]  # see texts_with_helpers
+
+
+def _refuse_changed(plugin: str, module: ModuleType) -> None:
+    """Raise UserError for a plug-in whose text, or that of a helper, is not what this process runs."""
+    if _folder_of(module) is None:  # such as one of C
+        return
+    texts = texts_with_helpers(module)
+    imported = _imported.get(module.__name__)
+    if imported is None or imported.spec is not module.__spec__:
+        _imported[module.__name__] = _Imported(module.__spec__, texts)
+    elif imported.texts != texts:
+        problem = "it, or a file that it imports, has changed since it was imported"
+        raise UserError("plugins", plugin, problem, hint="restart Python, in a notebook its kernel")
+
+
+def modules_asked_for() -> list[str]:
+    """Return the names of the plug-ins that were asked for, the latest last."""
+    return list(_asked_for)
+
+
+def user_module(name: str) -> ModuleType:
+    """Import a module or a Python file.
+
+    The working folder stays on the path, so that it may import its neighbours.
+    """
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)  # last: it must not take the place of an installed module
-    try:
-        return file_module(plugin) if plugin.endswith(".py") else importlib.import_module(plugin)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        problem = f"cannot be imported ({type(error).__name__}: {error})"
-        hint = f"plugins=[{plugin.removesuffix('.py')}]: a module in this folder or on PYTHONPATH"
-        raise UserError("plugins", plugin, problem, hint=hint) from error
+    return file_module(name) if name.endswith(".py") else importlib.import_module(name)
 
 
 def named_classes_in(module: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
@@ -80,7 +125,14 @@ def source_hash(kind: type) -> str:
 
 
 def text_with_helpers(module: ModuleType) -> str:
-    """Return the text of a module, then those of the modules in its folder that it imports, by name.
+    """Return the text of a module, then those of the modules in its folder that it imports, by name."""
+    texts = texts_with_helpers(module)
+    text = texts.pop(module.__name__)
+    return "".join([text, *(texts[name] for name in sorted(texts))])
+
+
+def texts_with_helpers(module: ModuleType) -> dict[str, str]:
+    """Return the texts of a module and of the modules in its folder that it imports, by their names.
 
     What lies elsewhere is somebody else's package, with a version of its own.
     """
@@ -95,8 +147,7 @@ def text_with_helpers(module: ModuleType) -> str:
                 continue
             texts[name] = Path(str(helper.__file__)).read_text(encoding="utf-8")
             waiting.append(helper)
-    text = texts.pop(module.__name__)
-    return "".join([text, *(texts[name] for name in sorted(texts))])
+    return texts
 
 
 def _imported_names(module: ModuleType, text: str) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.core.errors import UserError, first_line
-from posenc.core.plugins import file_module
+from posenc.core.plugins import user_module
 from posenc.encodings.base import Encoding, Shape
 from posenc.laws.verdict import require
 
@@ -63,6 +62,9 @@ class GivenBias(Given):
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
         function = self._bias_by_lengths if self.by_lengths else self.function
         bias: Tensor = function(q_pos, k_pos)
+        pairs = (len(q_pos), len(k_pos))
+        shape = tuple(bias.shape)
+        require(shape[-2:] == pairs, f"returns {shape}, which does not end in (T, S) = {pairs}")
         bias = bias.reshape(-1, len(q_pos), len(k_pos)).expand(self.shape.n_heads, -1, -1)  # (H, T, S)
         is_future = k_pos[None] > q_pos[:, None]  # (T, S)
         return bias.float().masked_fill(is_future, 0.0)  # a callable that masks the future has -inf there
@@ -96,7 +98,7 @@ def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
     """
     path, _, name = text.rpartition(":")
     try:
-        module = file_module(path) if path.endswith(".py") else importlib.import_module(path)
+        module = user_module(path)
         function = getattr(module, name)
     except (Exception, SystemExit) as error:
         problem = f"cannot be imported ({type(error).__name__}: {first_line(error)})"
@@ -121,12 +123,12 @@ def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
 
 
 def _try_out(text: str, cls: type[Given]) -> None:
-    """Raise UserError unless the callable returns the right shape at eight positions."""
+    """Raise UserError unless the callable returns the right shape for five queries of eight keys."""
     pos = torch.arange(8)
     try:
         encoding = cls(Shape(d_model=32, n_heads=4, head_dim=8, n_layers=2, train_length=32))
         if isinstance(encoding, GivenBias):
-            encoding.bias(pos, pos, 0)
+            encoding.bias(pos[3:], pos, 0)
         else:
             q = torch.ones(1, 4, 8, 8)
             rotated, _ = encoding.rotate(q, q, pos, pos, 0)
@@ -139,7 +141,9 @@ def _try_out(text: str, cls: type[Given]) -> None:
 def _kind(text: str, function: Any) -> str:
     """Tell what a callable computes, by the names of its first two parameters. Raises UserError."""
     called = function
-    if inspect.isclass(function):
+    if isinstance(function, nn.Module):
+        called = function.forward
+    elif inspect.isclass(function):
         called = function.forward if issubclass(function, nn.Module) else function.__call__
     try:
         names = [name for name in inspect.signature(called).parameters if name != "self"]

@@ -401,11 +401,14 @@ def _is_straight(line: Line) -> bool:
 
 def _mask_panels(encoding: Encoding) -> list[Panel]:
     """Draw which keys a query sees, a map for each of the layers or heads that differ."""
-    positions = _even_steps(encoding.shape.train_length - 1, MOST_ROWS)
-    causal = positions[:, None] >= positions[None, :]  # (T, S)
+    # A mask may count keys, so it is asked for all of them. Some rows and columns are drawn.
+    length = encoding.shape.train_length
+    drawn = _even_steps(length - 1, MOST_ROWS)
+    keys = torch.arange(length)
+    causal = drawn[:, None] >= keys[None, :]  # (rows, T)
     masks: dict[bytes, tuple[str, Tensor]] = {}  # name and mask by its content: equal ones are drawn once
     for layer in range(encoding.shape.n_layers):
-        visible = encoding.visible(positions, positions, layer) & causal  # (T, S) or (H, T, S)
+        visible = encoding.visible(drawn, keys, layer) & causal  # (rows, T) or (H, rows, T)
         by_head = visible.ndim == 3
         for head, mask in enumerate(visible if by_head else [visible], start=1):
             name = f"layer {layer + 1}"
@@ -417,8 +420,14 @@ def _mask_panels(encoding: Encoding) -> list[Panel]:
         named_masks = [("every layer", named_masks[0][1])]
     panels: list[Panel] = []
     for name, mask in named_masks[:MOST_MAPS]:
-        seen = mask.double().masked_fill(~causal, torch.nan)
-        panel = Map(f"Keys seen in {name}", _array(seen), _array(positions))
+        seen = mask.double().masked_fill(~causal, torch.nan)[:, drawn]
+        panel = Map(
+            title=f"Keys seen in {name}",
+            seen=_array(seen),
+            positions=_array(drawn),
+            seen_by_last=int(mask[-1].sum()),
+            keys=length,
+        )
         panels.append(replace(panel, sentence=sentences.mask_sentence(panel)))
     return panels
 

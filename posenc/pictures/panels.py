@@ -55,7 +55,9 @@ class Map:
 
     title: str
     seen: Numbers  # (queries, keys) of 0 and 1; nan is not drawn
-    positions: Numbers  # the same for queries and keys
+    positions: Numbers  # the same for queries and keys; some of T
+    seen_by_last: int  # how many of all keys the last query sees
+    keys: int
     sentence: str = ""
 
 

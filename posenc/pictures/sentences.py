@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from posenc.pictures.panels import FAR, Curves, Heat, Line, Map, Numbers
@@ -66,7 +68,7 @@ def heat_sentence(panel: Heat, vectors: Numbers) -> str:
     """
     length = round(panel.marks["T"])
     within = vectors[:length]
-    changes = (np.diff(np.sign(within), axis=0) != 0).sum(axis=0)  # (dimensions,)
+    changes = np.array([_sign_changes(column) for column in within.T])  # (dimensions,)
     n_constant = int((changes == 0).sum())  # dimensions
     text = f"within T a number changes its sign up to {changes.max()} times"
     text += f", {n_constant} of {len(changes)} never"
@@ -78,6 +80,13 @@ def heat_sentence(panel: Heat, vectors: Numbers) -> str:
     if abs(ratio - 1) < 0.1:
         return f"To see: {text}; vectors past T are as long as those within."
     return f"To see: {text}; vectors past T are {ratio:.2g} times as long as those within."
+
+
+def _sign_changes(values: Numbers) -> int:
+    """Count how often values change their sign. A zero, such as sin(0), has none."""
+    signs = np.sign(values)
+    signs = signs[signs != 0]
+    return int((signs[1:] != signs[:-1]).sum())
 
 
 def _root_mean_square(values: Numbers) -> float:
@@ -144,11 +153,9 @@ def bias_sentence(panel: Curves) -> str:
 
 def mask_sentence(panel: Map) -> str:
     """Return how many keys the last query sees."""
-    seen = round(float(np.nansum(panel.seen[-1])))
-    keys = panel.seen.shape[1]
-    if seen == keys:
-        return f"To see: the last query sees all {keys} keys."
-    return f"To see: the last query sees {seen} of {keys} keys."
+    if panel.seen_by_last == panel.keys:
+        return f"To see: the last query sees all {panel.keys} keys."
+    return f"To see: the last query sees {panel.seen_by_last} of {panel.keys} keys."
 
 
 def near_keys_sentence(panel: Curves) -> str:
@@ -179,24 +186,29 @@ def _share_before(line: Line, distance: int) -> str:
 # --- a trained model on text
 
 
-def far_keys_sentence(panel: Curves) -> str:
-    """Return how much weight goes to distances that no training window had, and to the nearest keys."""
-    length = round(panel.marks["T"])
+def far_keys_sentence(panel: Curves, share_past: float) -> str:
+    """Return how much weight goes to distances that no training window had, and to the nearest keys.
+
+    `share_past` is that weight in the longest window. The panel ends before the distances of first tokens.
+    """
     near = _near(panel)
     at_t = panel.lines[0]
     near_text = f"{_nearest_keys_get(near)} {_share_before(at_t, near)} at {at_t.label}"
     if len(panel.lines) == 1:  # no window is longer than T
         return f"To see: {near_text}."
     at_far = panel.lines[1]
-    past = share_text(float(at_far.y[length:].sum()))
-    text = f"at {at_far.label}, {past} of the attention goes farther than any training window reached"
-    return f"To see: {text}; {near_text} and {_share_before(at_far, near)} at {at_far.label}."
+    past = f"{share_text(share_past)} of the attention goes farther than any training window reached"
+    near_text += f" and {_share_before(at_far, near)} at {at_far.label}"
+    return f"To see: at {at_far.label}, {past}; {near_text}."
 
 
-def first_token_sentence(panel: Curves) -> str:
-    """Return the weight on the first token at T and at the longest window, in the layer that has most."""
+def first_token_sentence(panel: Curves, layers: Sequence[Line]) -> str:
+    """Return the weight on the first token at T and at the longest window, in the layer that has most.
+
+    `layers` are the lines of all layers: the panel shows some of them.
+    """
     length = panel.marks["T"]
-    most = max(panel.measured_lines, key=lambda line: value_at(line, length))
+    most = max(layers, key=lambda line: value_at(line, length))
     at_t = share_text(value_at(most, length))
     equal = share_text(1 / length)
     text = f"the first token gets most in {most.label}, {at_t} at T (an equal share is {equal})"
@@ -205,9 +217,8 @@ def first_token_sentence(panel: Curves) -> str:
     return f"To see: {text} and {share_text(float(most.y[-1]))} at {_last_mark(panel)}."
 
 
-def entropy_sentence(panel: Curves) -> str:
-    """Return to how many keys attention spreads, at T and at the longest window, mean over layers."""
-    layers = panel.measured_lines
+def entropy_sentence(panel: Curves, layers: Sequence[Line]) -> str:
+    """Return to how many keys attention spreads, at T and at the longest window, mean over all layers."""
     at_t = float(np.mean([value_at(line, panel.marks["T"]) for line in layers]))
     text = f"attention spreads like {number_text(np.exp(at_t))} equal keys at T"
     if _ends_at_t(panel):

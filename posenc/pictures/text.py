@@ -35,9 +35,7 @@ def _panel_table(panel: Panel) -> Table:
     if isinstance(panel, Heat):
         return _heat_table(panel)
     if isinstance(panel, Map):
-        n_seen = np.nansum(panel.seen[-1])
-        n_keys = panel.seen.shape[1]
-        seen_keys = f"{n_seen:.0f} of {n_keys}"
+        seen_keys = f"{panel.seen_by_last} of {panel.keys}"
         return table_of_rows(["", "keys seen"], [["the last query", seen_keys]], panel.title)
     printed = _printed_x(panel)
     name_of_mark = {x: name for name, x in panel.marks.items()}  # a curve has the very numbers of its marks

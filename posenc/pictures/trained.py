@@ -112,34 +112,44 @@ def _distance_panel(behaviour: Behaviour) -> Curves:
         y_scale="log",
         marks=behaviour.marks,
     )
-    return replace(panel, sentence=sentences.far_keys_sentence(panel))
+    of_longest = behaviour.attention[behaviour.longest].by_distance  # (L, R), with all distances
+    assert of_longest is not None
+    share_past = float(of_longest.mean(axis=0)[length:].sum())
+    return replace(panel, sentence=sentences.far_keys_sentence(panel, share_past))
 
 
 def _first_token_panel(behaviour: Behaviour) -> Curves:
     """Draw the weight on the first token of the window by the window's length, a line for each layer."""
     windows = np.array(list(behaviour.attention), dtype=np.float64)
     weights = np.stack([attention.first for attention in behaviour.attention.values()], axis=1)  # (L, n)
-    lines = _layer_lines(windows, weights, equal_shares=1 / windows)
+    layers = _layer_lines(windows, weights)
+    lines = _drawn_lines(windows, layers, equal_shares=1 / windows)
     panel = _panel_by_window("Attention on the first token", WEIGHT, lines, behaviour)
-    return replace(panel, sentence=sentences.first_token_sentence(panel))
+    return replace(panel, sentence=sentences.first_token_sentence(panel, layers))
 
 
 def _entropy_panel(behaviour: Behaviour) -> Curves:
     """Draw the entropy of attention by the window's length, a line for each layer."""
     windows = np.array(list(behaviour.attention), dtype=np.float64)
     entropies = np.stack([attention.entropy for attention in behaviour.attention.values()], axis=1)  # (L, n)
-    lines = _layer_lines(windows, entropies, equal_shares=np.log(windows))
+    layers = _layer_lines(windows, entropies)
+    lines = _drawn_lines(windows, layers, equal_shares=np.log(windows))
     panel = _panel_by_window("Entropy of attention", "entropy (nats)", lines, behaviour)
-    return replace(panel, sentence=sentences.entropy_sentence(panel))
+    return replace(panel, sentence=sentences.entropy_sentence(panel, layers))
 
 
-def _layer_lines(windows: Numbers, values: Numbers, equal_shares: Numbers) -> list[Line]:
-    """Return a line over the n windows for each layer of values (L, n), or for some from first to last.
+def _layer_lines(windows: Numbers, values: Numbers) -> list[Line]:
+    """Return a line over the n windows for each layer of values (L, n)."""
+    return [Line(f"layer {layer}", windows, of_layer) for layer, of_layer in enumerate(values, start=1)]
 
-    `equal_shares` (n,) is the line of attention that gives every key the same weight.
+
+def _drawn_lines(windows: Numbers, layers: list[Line], equal_shares: Numbers) -> list[Line]:
+    """Return the lines of all layers, or of some from first to last, and a line to compare them with.
+
+    `equal_shares` (n,) is that of attention that gives every key the same weight.
     """
-    layers = spread(len(values), min(len(values), MOST_LAYERS)).tolist()
-    lines = [Line(f"layer {layer + 1}", windows, values[layer]) for layer in layers]
+    drawn = spread(len(layers), min(len(layers), MOST_LAYERS)).tolist()
+    lines = [layers[layer] for layer in drawn]
     return [*lines, Line("equal shares", windows, equal_shares, is_reference=True)]
 
 

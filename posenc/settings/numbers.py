@@ -47,9 +47,9 @@ def _as_number(value: Any) -> Any:
 
 def _as_text(value: Any) -> Any:
     """Return a text. A number or boolean, such as that of `name=7`, is meant as text."""
-    if isinstance(value, bool | int | float):
-        return str(value)
-    return value
+    if isinstance(value, bool):
+        return str(value).lower()  # as it is written
+    return str(as_written(value)) if isinstance(value, int | float) else value
 
 
 Whole = Annotated[int, BeforeValidator(_as_whole)]
@@ -93,6 +93,8 @@ def check_between(
     is_number = isinstance(value, Real) and not isinstance(value, bool)  # NumPy's numbers are real ones, too
     if not is_number:
         raise UserError(key, value, "wrong type", allowed=allowed)
+    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:  # perhaps too large for a float
+        raise UserError(key, as_written(value), "out of range", allowed=allowed)
     high_enough = low < value if above_low else low <= value
     if not high_enough or value > high or not math.isfinite(value):
         raise UserError(key, value, "out of range", allowed=allowed)
@@ -105,6 +107,8 @@ def as_written(value: Any) -> Any:
         return value
     if abs(value) < 1e16:
         return f"{value:.0f}" if float(value).is_integer() else value
+    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
+        return f"a number of {len(str(abs(value)))} digits"
     return repr(float(value)).replace("e+", "e")
 
 

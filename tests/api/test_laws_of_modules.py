@@ -45,6 +45,12 @@ def alibi(q_pos, k_pos):
 def rounded(q_pos, k_pos):
     return alibi(q_pos, k_pos).bfloat16()
 
+instance = AlibiPositionalBias(4)
+
+def heads_last(q_pos, k_pos):
+    """As T5's code before its permutation."""
+    return torch.zeros(len(q_pos), len(k_pos), 4)
+
 narrow = lambda q_pos, k_pos: torch.zeros(3)
 odd = lambda a, b: a
 '''
@@ -112,6 +118,12 @@ def test_a_broken_module_fails_the_laws_that_it_breaks(check, arguments, broken_
     assert {law for law, verdict in verdicts.items() if verdict == "fail"} == broken_laws
 
 
+def test_an_instance_of_a_module_is_checked(check):
+    code, verdicts = check(["theirs.py:instance", "encoding=alibi"], ["causal"])
+    assert verdicts == {"causal": "pass", "same": "pass"}
+    assert code == 0
+
+
 def test_a_module_is_compared_at_the_size_that_was_chosen(check):
     """Tiny has eight heads, and the laws' own size has four."""
     code, verdicts = check([f"{PACKAGE}:AlibiPositionalBias", "encoding=alibi", "model=tiny"], ["causal"])
@@ -124,6 +136,7 @@ def test_a_module_is_compared_at_the_size_that_was_chosen(check):
     [
         (["theirs.py:odd"], "takes (a, b)"),
         (["theirs.py:narrow"], "fails at 8 positions of 4 heads"),
+        (["theirs.py:heads_last"], "returns (5, 8, 4), which does not end in (T, S) = (5, 8)"),
         (["theirs.py:Scaled"], "needs gain"),
         (["theirs.py:nothing"], "cannot be imported (AttributeError"),
         (["nowhere.at.all:f"], "cannot be imported (ModuleNotFoundError"),

@@ -130,6 +130,7 @@ WRONG = [
     ("eval run={runs}", "posenc eval -m run=..."),
     ("eval -m 'run=glob(*)'", "run=glob(*)", "a folder or a path with *"),
     ("eval run={run} data=files data.paths=", "data.paths", "is empty"),
+    ("eval run={run} lr=1e-3", "lr=1e-3: there is no such setting", "posenc eval --help all"),
     ("eval run=deadbeef", "run=deadbeef", "name or hash"),
     ("eval run={runs} model=tiny", "model=tiny: is the run's own"),
     ("encodings ropee", "ropee", "did you mean: rope"),

@@ -15,6 +15,7 @@ import tiny
 
 from posenc.core import console
 from posenc.core.console import bytes_text, clock, library_at_work, progress_line, run_interruptible
+from posenc.core.errors import UserError
 
 PROGRAM = """
 import sys
@@ -31,6 +32,18 @@ with console.progress_line("training", 10) as line:
         console.say("a line of another part")
 print("the end", file=sys.stderr)
 """
+
+
+def test_an_empty_time_between_lines_is_that_of_posenc(monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", "")
+    assert console._seconds_between_lines() == 60
+
+
+@pytest.mark.parametrize("text", ["10s", "nan", "-1", "inf"])
+def test_what_is_no_time_between_lines_is_refused(monkeypatch, text):
+    monkeypatch.setenv("POSENC_PROGRESS", text)
+    with pytest.raises(UserError, match=f"POSENC_PROGRESS={text}: is no time"):
+        console._seconds_between_lines()
 
 
 STARTING = """

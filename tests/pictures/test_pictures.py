@@ -151,6 +151,17 @@ def test_the_vectors_are_a_map_of_position_and_dimension():
     assert np.allclose(heat.values[:, 1::2], np.cos(angles), atol=1e-6)
 
 
+def test_a_zero_is_no_change_of_sign():
+    """sin(0) is 0: the slow columns of a sinusoidal encoding never change within T."""
+    sinusoidal = encoding_of("sinusoidal", per_layer=False, combine="add", base=10000.0)
+    t = np.arange(sinusoidal.shape.train_length)[1:, None]
+    angles = t * 10000.0 ** (-np.arange(12) / 12)
+    n_constant = sum(
+        len(np.unique(np.sign(column))) == 1 for wave in (np.sin, np.cos) for column in wave(angles).T
+    )
+    assert f"{n_constant} of 24 never" in sentence_of(sinusoidal)
+
+
 def test_wide_vectors_are_drawn_in_pairs_of_neighbours():
     columns = measure_module._pairs_of_columns(300)
     assert len(columns) == 128
@@ -278,3 +289,8 @@ def test_drawn_positions_rise_and_differ_from_draw_to_draw():
     assert len(draws) == 5
     assert all((np.diff(line.y) > 0).all() for line in draws)
     assert len({line.y[-1] for line in draws}) > 1
+
+
+def test_the_keys_of_a_mask_are_counted_although_some_are_drawn(posenc):
+    result = posenc("show", "encoding=rope", "attention.window=32", "context_length=1024")
+    assert "the last query sees 32 of 1024 keys" in result.out

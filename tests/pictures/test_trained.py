@@ -21,6 +21,28 @@ def equal_attention(window):
     )
 
 
+def test_the_mean_is_of_all_layers_though_some_are_drawn():
+    layers = 12
+    spread_of_layers = np.where(np.arange(layers) == 4, 100.0, 0.0)
+    first = np.where(np.arange(layers) == 4, 0.9, 0.1)
+    attention = {
+        window: AttentionStatistics(
+            entropy=spread_of_layers,
+            first=first,
+            variance=np.ones(layers),
+            by_distance=np.full((layers, window), 1 / window),
+        )
+        for window in (T, 8 * T)
+    }
+    panels = {
+        panel.title: panel for panel in trained_panels(Behaviour(T, 9, attention, QUERIES, np.ones(8 * T)))
+    }
+    entropy = panels["Entropy of attention"]
+    assert len(entropy.measured_lines) == 6
+    assert f"({100 / 12:.2f} and {100 / 12:.2f} nats, mean of the layers)" in entropy.sentence
+    assert "gets most in layer 5, 90% at T" in panels["Attention on the first token"].sentence
+
+
 def behaviour(nats):
     attention = {window: equal_attention(window) for window in (T // 4, T // 2, T, 2 * T, 4 * T, 8 * T)}
     return Behaviour(T, 9, attention, QUERIES, nats)
@@ -39,7 +61,7 @@ def test_distances_are_those_that_every_query_has(panels):
 
 
 def test_the_share_of_distances_that_were_never_trained_is_said(panels):
-    past = (8 * T - QUERIES + 1 - T) / (8 * T)
+    past = (8 * T - T) / (8 * T)
     sentence = panels["Attention of the trained model"].sentence
     assert f"at 8T, {100 * past:.0f}% of the attention goes farther" in sentence
     assert "the nearest 4 keys get 25% at T and 3% at 8T" in sentence

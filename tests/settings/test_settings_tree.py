@@ -103,6 +103,7 @@ def test_a_place_is_no_part_of_a_tokenizer(composed):
         ("train.lr", float("nan"), "out of range"),
         ("train.tokens", 2.5, "not a whole number"),
         ("train.tokens", 1e30, "=1e30: too large"),
+        ("train.tokens", 10**400, "a number of 401 digits: too large"),
         ("train.tokens", "many", "wrong type"),
         ("train.compile", 1, "wrong type"),
         ("train.precision", "fp16", "did you mean: bf16"),
@@ -125,6 +126,11 @@ def test_a_wrong_value_is_named_with_its_key(composed, key, value, problem):
 def test_whole_numbers_may_be_written_with_an_exponent(composed):
     settings = RunSettings.model_validate(changed(composed, "train.tokens", 4e6))
     assert repr(settings.train.tokens) == "4000000"
+
+
+@pytest.mark.parametrize(("value", "text"), [(True, "true"), (7, "7"), (1e3, "1000"), ("a", "a")])
+def test_a_name_is_what_was_written(composed, value, text):
+    assert RunSettings.model_validate(changed(composed, "name", value)).name == text
 
 
 def test_what_posenc_fills_in_is_not_offered_to_users(composed):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from posenc.core.plugins import named_classes_in
+from posenc.core.plugins import modules_asked_for, named_classes_in
 
 if TYPE_CHECKING:
     from posenc.data.tasks.base import Task
@@ -51,12 +51,14 @@ def _tasks_of_plugins() -> dict[str, type[Task]]:
     """Return the tasks of imported plug-ins by `name`."""
     from posenc.data.tasks.base import Task
 
-    tasks = {}
+    # A file that was changed and imported again has several classes: the one that was asked for last counts.
+    asked_for = modules_asked_for()
+    of_plugins: list[type[Task]] = []
     for kind in _subclasses(Task):  # type: ignore[type-abstract]
-        # A file that was changed and imported again has several classes. The newest comes last.
-        if hasattr(kind, "name") and not kind.__module__.startswith(f"{__name__}."):
-            tasks[kind.name] = kind
-    return tasks
+        if hasattr(kind, "name") and kind.__module__ in asked_for:
+            of_plugins.append(kind)
+    of_plugins.sort(key=lambda kind: asked_for.index(kind.__module__))
+    return {kind.name: kind for kind in of_plugins}
 
 
 def _subclasses(base: type[Task]) -> Iterator[type[Task]]:
