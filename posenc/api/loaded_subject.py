@@ -58,12 +58,17 @@ class LoadedSubject:
         """Return the text that the model writes after the prompt. Temperature 0 takes the likeliest tokens.
 
         The prompt loses its beginning where it and the new tokens are more than `context`; None: nothing is
-        lost. The extension is that of windows as long as the whole text.
+        lost. BOS stands before it if the model begins its texts so. The extension is that of windows as long
+        as the whole text. Raises UserError for a prompt without a token.
         """
         tokens = check_whole("tokens", tokens, least=1)
         ids = self.tokenizer.encode(prompt)
+        if not ids:
+            raise UserError("prompt", prompt, "is empty")
+        first = [] if self.model.bos is None else [self.model.bos]
         if context is not None:
-            ids = ids[-max(1, context - tokens) :]
+            ids = ids[-max(1, context - tokens - len(first)) :]
+        ids = [*first, *ids]
         extension = build_extension(self._hf.evaluation.extend, self.model, tune=False)
         encoding = None if extension is None else extension.effective_encoding(len(ids) + tokens)
         past: Any = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,11 @@ class EvalCell:
     protocol: Protocol[Any]
     plan: Plan
     window: int  # tokens
+
+    @property
+    def passes_key(self) -> Hashable:
+        """Return what tells its passes from others: cells with equal keys share theirs."""
+        return self.context.acting_extension(self.window), self.window, self.plan.passes_key
 
 
 def plan_cells(

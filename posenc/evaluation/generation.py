@@ -50,12 +50,21 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
         # From left to right, because a token depends on those that the model wrote before it.
         for column in torch.nonzero(is_marked_anywhere).flatten().tolist():
             context.check_stop()
-            choice = _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
+            choice = _choice_at(context, text, column, batch)
             text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
         generated[batch.numbers] = text.numpy()
 
     run_windows(context, tokens.__getitem__, count, window, 1, continue_batch)
     return generated
+
+
+def _choice_at(context: EvalContext, text: Tensor, column: int, batch: WindowBatch) -> Tensor:
+    """Return the likeliest token for a column of text (B, W + 1), given those before it: (B,)."""
+    if batch.encoding.prefix_stable:
+        return _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
+    # What precedes would have other vectors in a shorter text. Tokens from the column on are not seen.
+    n_later = text.shape[1] - column
+    return _first_choice(context, text[:, :-1], batch.pos, batch.encoding, n_outputs=n_later)
 
 
 @torch.no_grad()
@@ -99,13 +108,18 @@ def write_text(
     return written
 
 
-def _first_choice(context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding) -> Tensor:
-    """Return the likeliest token after inputs (B, W) at positions (W,): (B,) on the CPU."""
+def _first_choice(
+    context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding, n_outputs: int = 1
+) -> Tensor:
+    """Return the likeliest token at the first of the last `n_outputs` places: (B,) on the CPU.
+
+    inputs (B, W) are at positions pos (W,). With one output it is the token after them all.
+    """
     inputs = inputs.to(context.device)
     if isinstance(context.model, CallableModel):
         with autocast(compute_precision(context, context.model), context.device):
-            return context.model(inputs, 1, encoding)[:, -1].argmax(-1).cpu()
+            return context.model(inputs, n_outputs, encoding)[:, 0].argmax(-1).cpu()
     with autocast(context.precision, context.device):
-        hidden = context.model.hidden(inputs, pos, 1, encoding)[:, -1]  # (B, d_model)
+        hidden = context.model.hidden(inputs, pos, n_outputs, encoding)[:, 0]  # (B, d_model)
     weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
     return F.linear(hidden, weight).argmax(-1).cpu()

@@ -41,10 +41,13 @@ WindowReader = Callable[[int], np.ndarray]
 
 @dataclass(frozen=True)
 class Scores:
-    """The loss of the last targets of some windows, and whether each is the model's first choice."""
+    """The loss of the last targets of some windows, and whether each is the model's first choice.
+
+    The first choice is what greedy decoding writes. Of equal logits, which bf16 has, the lower token counts.
+    """
 
     nats: np.ndarray  # (windows, targets) float64
-    is_best: np.ndarray  # (windows, targets) bool: no token has a higher logit than the target
+    is_best: np.ndarray  # (windows, targets) bool: the target is the first choice
 
 
 @dataclass(frozen=True)

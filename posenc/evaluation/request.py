@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,11 @@ class Plan(ABC):
 
     hash: str  # of the text and of the scored tokens
     stride: int | None = None  # tokens from one window to the next, if the windows overlap
+
+    @property
+    def passes_key(self) -> Hashable:
+        """Return what tells the passes over windows of one length from those of another plan."""
+        return self.hash, self.stride
 
     @abstractmethod
     def tokens(self, window: int) -> int:

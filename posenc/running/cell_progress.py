@@ -5,7 +5,7 @@ The remaining time is estimated from the FLOPs of each cell: long windows take m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from posenc.core.console import Progress
 from posenc.evaluation.evaluate import EvalCell
@@ -59,16 +59,14 @@ def work_of_cells(cells: Sequence[EvalCell], is_stored: Callable[[EvalCell], boo
 
     What `positions` measures without an extension, beside its pass with it, is not counted: it is short.
     """
-    counted: set[tuple[object, int, str]] = set()
+    counted: set[Hashable] = set()
     work = []
     for cell in cells:
-        context = cell.context
-        passes = (context.acting_extension(cell.window), cell.window, cell.plan.hash)
-        if passes in counted or is_stored(cell):
+        if cell.passes_key in counted or is_stored(cell):
             work.append(0.0)
             continue
-        counted.add(passes)
-        work.append(cell.plan.tokens(cell.window) * flops_per_token(context.model, cell.window))
+        counted.add(cell.passes_key)
+        work.append(cell.plan.tokens(cell.window) * flops_per_token(cell.context.model, cell.window))
     return work
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -214,7 +214,7 @@ def _cell_estimates(
 
     Cells that are `stored` make no passes, so that another cell cannot share them.
     """
-    counted: set[tuple[object, int, str]] = set()
+    counted: set[Hashable] = set()
     estimates = []
     for cell, has_record in zip(cells, stored or [False] * len(cells), strict=True):
         context = cell.context
@@ -236,9 +236,8 @@ def _cell_estimates(
         except NotApplicableError as error:
             estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue
-        key = (context.acting_extension(cell.window), cell.window, cell.plan.hash)
-        seconds = 0.0 if key in counted else _cell_seconds(cell, rates, inputs)
-        counted.add(key)
+        seconds = 0.0 if cell.passes_key in counted else _cell_seconds(cell, rates, inputs)
+        counted.add(cell.passes_key)
         draws = min(DRAWS, n_windows) if "positions" in encoding.hooks else 1
         batch = max(1, context.batch_tokens // inputs)  # windows
         passes = draws * math.ceil(n_windows / draws / batch)

@@ -115,5 +115,4 @@ def _check_extension(stored: StoredRun, evaluation: Evaluation) -> None:
     if extend["name"] != NONE and trained_with != NONE:
         raise UserError("extend", extend["name"], f"it was trained with {trained_with}")
     build_extension(extend, stored.outline, tune=evaluation.tries > 0)
-    if evaluation.tries and evaluation.lengths.longest <= stored.settings.context_length:
-        raise UserError("extend.tune", True, "there is no length beyond context_length to choose by")
+    evaluation.check_tuning()

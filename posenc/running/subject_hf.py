@@ -176,6 +176,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
         raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
     hf = read_subject(settings, only_estimate=only_estimate)
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
+    evaluation.check_tuning()
     notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.extend["name"] != NONE)
     dtype = hf.weights.dtype
     # Records in float32 keep the names that they had before the type could be chosen.
@@ -202,7 +203,9 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
         )
     )
     model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer]
-    return _fitted_to_time(job, settings, model_key)
+    fitted = _fitted_to_time(job, settings, model_key)
+    fitted.evaluation.check_tuning()  # it may measure shorter lengths than were planned
+    return fitted
 
 
 def _name(subject: HfSubject) -> str:

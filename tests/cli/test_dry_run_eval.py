@@ -67,6 +67,14 @@ def test_targets_and_passes_are_those_of_the_evaluation(measure, run_copy, monke
     assert int(n_passes) == counted.count(48)
 
 
+def test_small_steps_are_not_free_beside_whole_windows(measure):
+    """They score the same targets, and make many more passes."""
+    protocols = "eval.protocols=[nonoverlapping,sliding]"
+    cells = cells_of(measure("eval.lengths=[1x,3x]", protocols, "--dry-run"))
+    assert cells["sliding", 48][2] == "measure"
+    assert cells["nonoverlapping", 48][2] == "measure"
+
+
 @pytest.mark.parametrize("protocol", ["memory", "dispersion"])
 def test_passes_beside_the_windows_add_no_targets(measure, protocol):
     protocols = f"eval.protocols=[fixed-target,{protocol}]"

@@ -52,7 +52,16 @@ def hash_of(asked_of):
     return make
 
 
-FROM_BASE_LENGTH = ["fixed-target", "sliding", "nonoverlapping", "far-copy", "recall"]
+FROM_BASE_LENGTH = [
+    "fixed-target",
+    "sliding",
+    "nonoverlapping",
+    "far-copy",
+    "recall",
+    "induction",
+    "memory",
+    "dispersion",
+]
 BASED = pytest.mark.parametrize("protocol", FROM_BASE_LENGTH)
 
 

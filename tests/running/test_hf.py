@@ -484,6 +484,23 @@ def test_at_temperature_zero_a_text_goes_on_as_transformers_writes_it(working_fo
     assert written == subject.tokenizer.decode(text[0, ids.shape[1] :].tolist())
 
 
+def test_before_a_prompt_stands_bos_and_no_token_of_it_is_lost(working_folder, checkpoints):
+    path = checkpoints("llama", bos=True)
+    (composed,) = compose_jobs("eval", parse(["subject=hf", f"subject.path={path}"])).jobs
+    subject = LoadedSubject(composed.eval_settings)
+    written = subject.generate("the tale", tokens=12, temperature=0)
+    ids = torch.tensor([[256, *subject.tokenizer.encode("the tale")]])
+    text = load(path).generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=None)
+    assert written == subject.tokenizer.decode(text[0, ids.shape[1] :].tolist())
+
+
+def test_knobs_are_not_tuned_without_a_length_beyond_t(checkpoints, settings):
+    with pytest.raises(UserError, match="no length beyond context_length to choose by"):
+        evaluate(
+            checkpoints("llama"), settings, extend={"name": "yarn", "tune": True}, **{"eval.lengths": ["1x"]}
+        )
+
+
 def test_beyond_t_a_sample_stands_beside_that_of_the_last_t_tokens(posenc, working_folder, checkpoints):
     prompt = "the tale of the sea and of the stone that it took"
     plain = sample(posenc, checkpoints("llama"), f"prompt={prompt}", "tokens=16", "temperature=0").out

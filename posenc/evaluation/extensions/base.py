@@ -78,7 +78,7 @@ class Extension:
         """Yield knobs to try; `window` is the longest one.
 
         After each, the loss beyond T is sent back, which a subclass may use to choose the next. By default
-        these are all combinations of the grid. Knobs that the user set stay as they are.
+        these are all combinations of the grid. Knobs that differ from their default stay as they are.
         """
         free_knobs = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
         if not free_knobs:

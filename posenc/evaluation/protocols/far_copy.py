@@ -2,7 +2,7 @@
 
 The cue of a token is the 8 bytes before it (with longer tokens: as many tokens as 8 bytes are on average, at
 least 2). A token is a target if its cue came earlier in the document, was followed by the same token, and
-last came more than T tokens back, but within the longest window.
+last came more than T tokens back, but within the longest window. T is `eval.base_length` where it is set.
 
 The same targets are scored at every W, each at the end of a window of its own. At W = T nothing can be
 copied, so the change against W = T is what the far text gives. The loss itself says little, because shorter
@@ -12,6 +12,7 @@ matches nearby help at every W.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,14 +33,21 @@ TARGETS_DIVISOR = 80
 MULTIPLIER = 0x9E3779B97F4A7C15  # of the hash of a cue, modulo 2^64; it must be odd
 
 
-class FarCopy(Protocol[Blocks]):
+@dataclass(frozen=True, kw_only=True)
+class FarCopies(Blocks):
+    """The targets, each a block of its own."""
+
+    near: int  # tokens: their cue came farther back than this
+
+
+class FarCopy(Protocol[FarCopies]):
     name = "far-copy"
     title = "text that is copied from far away"
     explain = "text that can be copied only from more than T tokens before"
     note = "loss on text that can be copied only from more than T tokens before"
     unit = "nats per token (far copies)"
 
-    def plan(self, request: EvalRequest) -> Blocks:
+    def plan(self, request: EvalRequest) -> FarCopies:
         """Find all targets of all documents, and choose some that are spread over each document."""
         cue = cue_tokens(request)
         near = request.lengths.base_length
@@ -54,12 +62,12 @@ class FarCopy(Protocol[Blocks]):
         targets_of_blocks = [copies_by_document[document][ordinal] for document, ordinal in pairs]
         targets = np.array(targets_of_blocks, dtype=np.int64)  # (N,) index of the token in its document
         digest = request.digest(self.name, cue, documents, targets)
-        return Blocks(hash=digest, documents=documents, ends=targets + 1, block=1)
+        return FarCopies(hash=digest, documents=documents, ends=targets + 1, block=1, near=near)
 
-    def measure(self, context: EvalContext, plan: Blocks, window: int) -> LossSums:
+    def measure(self, context: EvalContext, plan: FarCopies, window: int) -> LossSums:
         """Sum the loss of every target, each the last of a window. Raises NotApplicableError without any."""
         if len(plan.ends) == 0:
-            distance = f"more than {context.context_length} tokens back"
+            distance = f"more than {plan.near} tokens back"
             raise NotApplicableError(f"n/a: no text comes again from {distance}")
         return measure_blocks(context, plan, window)
 

@@ -68,7 +68,7 @@ class Induction(Protocol[Sequences]):
         symbols = frequent_tokens(request.store.train_counts())
         sequence_symbols = symbols[::2]
         filler_symbols = symbols[1::2]
-        size = min(max(2, request.lengths.context_length // 4), len(sequence_symbols))  # m
+        size = min(max(2, request.lengths.base_length // 4), len(sequence_symbols))  # m
         filler_length = max(2 * size, request.lengths.longest + 1) - 2 * size
         draws_a_row = len(sequence_symbols) + filler_length
         raw = np.stack([raw_draws(draws_a_row, SEED, row) for row in range(COUNT)])  # (N, draws)

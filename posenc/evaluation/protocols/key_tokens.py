@@ -18,6 +18,7 @@ import base64
 import json
 import math
 import zlib
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,6 +84,13 @@ class KeyBlocks(Blocks):
     """The blocks of fixed-target, so that the two protocols share forward passes, and their key tokens."""
 
     is_key: np.ndarray  # (N, block) bool
+    has_reference: bool  # whether the reference has these targets
+    blocks_hash: str  # of the blocks alone
+
+    @property
+    def passes_key(self) -> Hashable:
+        """Return that of fixed-target, whose passes it shares."""
+        return self.blocks_hash, None
 
 
 def absolute_path(run: str) -> str:
@@ -122,6 +130,7 @@ class KeyTokens(Protocol[KeyBlocks]):
         """Choose the blocks of fixed-target, and mark the targets that the reference calls key tokens."""
         blocks = self._fixed_target().plan(request)
         is_key = stored_keys(self.settings.key_tokens, blocks)
+        has_reference = is_key is not None
         if is_key is None:
             is_key = np.zeros((len(blocks.ends), blocks.block), dtype=bool)
         return KeyBlocks(
@@ -130,12 +139,17 @@ class KeyTokens(Protocol[KeyBlocks]):
             ends=blocks.ends,
             block=blocks.block,
             is_key=is_key,
+            has_reference=has_reference,
+            blocks_hash=blocks.hash,
         )
 
     def measure(self, context: EvalContext, plan: KeyBlocks, window: int) -> LossSums:
         """Sum the loss of every key token. Raises NotApplicableError if there is none."""
         if not plan.is_key.any():
-            raise NotApplicableError("n/a: the reference has no key token among these targets")
+            reason = "the reference has no key token among these targets"
+            if not plan.has_reference:
+                reason = "the reference has other targets, as with another tokenizer"
+            raise NotApplicableError(f"n/a: {reason}")
         stops = plan.stops(context)
         nats = context.text_losses(stops, window, plan.block)  # (N, block)
         block_numbers, columns = np.nonzero(plan.is_key)  # (keys,) each

@@ -91,17 +91,24 @@ class Memory(Protocol[ComparedBlocks]):
 
     def shorter_windows(self, lengths: EvalLengths) -> tuple[int, ...]:
         """Return the windows w in tokens, ascending. T is always among them."""
-        windows = {lengths.context_length}
-        for length in self.settings.memory.shorter:
-            windows.add(nearest_length(SHORTER, length, lengths.base_length))
-        return tuple(sorted(windows))
+        return tuple(sorted({lengths.context_length, *self._windows_asked_for(lengths)}))
+
+    def _windows_asked_for(self, lengths: EvalLengths) -> set[int]:
+        """Return the windows w of the settings, in tokens."""
+        shorter = self.settings.memory.shorter
+        return {nearest_length(SHORTER, length, lengths.base_length) for length in shorter}
+
+    def _windows_of_hash(self, lengths: EvalLengths) -> tuple[int, ...]:
+        """Return the windows that the hash names: models of one base length share it, whatever their T."""
+        asked_for = self._windows_asked_for(lengths)
+        return tuple(sorted({lengths.base_length, *asked_for}))
 
     def plan(self, request: EvalRequest) -> ComparedBlocks:
         """Choose the blocks of fixed-target."""
         blocks = self._fixed_target().plan(request)
         shorter = self.shorter_windows(request.lengths)
         return ComparedBlocks(
-            hash=request.digest(self.name, blocks.hash, shorter),
+            hash=request.digest(self.name, blocks.hash, self._windows_of_hash(request.lengths)),
             documents=blocks.documents,
             ends=blocks.ends,
             block=blocks.block,

@@ -190,7 +190,9 @@ class Needle(Protocol[NeedleTexts]):
         values = values.reshape(count, most_keys, settings.values)
         pairs = itertools.product(settings.depths, settings.keys)
         questions = tuple(Question(depth, number) for depth, number in pairs)
-        parts = (documents, ends, keys, values, vocabulary.words, questions)
+        parts = [documents, ends, keys, values, vocabulary.words, questions]
+        if settings.queries > 1:  # what is asked then stands elsewhere
+            parts.append(settings.queries)
         digest = request.digest(self.name, REVISION, *parts)
         return NeedleTexts(
             hash=digest,
@@ -244,7 +246,8 @@ def windows_of(context: EvalContext, plan: NeedleTexts, window: int, question: Q
             sentence = plan.vocabulary.sentence(plan.keys[row, number], plan.values[row, number])
             needles.append(np.concatenate((sentence, plan.vocabulary.after_value)))
         places = (plan.places[row, : question.keys] % np.uint64(length + 1)).astype(np.int64)
-        places[0] = round(question.depth * length)  # the first key is asked for, so its depth is not drawn
+        # what is asked for stands at the depth of the question, one sentence after the other
+        places[: plan.queries] = round(question.depth * length)
         asked_again = np.concatenate(needles[: plan.queries])
         tail = asked_again[: plan.tail_length]  # without the end of the last sentence
         windows.append(np.concatenate((with_needles(text, needles, places), tail)))

@@ -110,6 +110,32 @@ def test_a_sentence_stands_at_its_depth():
         assert abs(begin / room - question.depth) < 0.25
 
 
+def test_all_sentences_that_are_asked_for_stand_at_the_depth():
+    context = context_of(copying)
+    protocol = protocol_of("needle", needle=ASKED | {"keys": [3], "queries": 2})
+    plan = protocol.plan(request_for(context.store, [2 * T], context_length=T))
+    for question in plan.questions:
+        text = bytes(windows_of(context, plan, 2 * T, question)[0].astype(np.uint8))
+        asked_for = []
+        for number in range(2):
+            sentence = plan.vocabulary.sentence(plan.keys[0, number], plan.values[0, number])
+            asked_for.append(bytes(sentence.astype(np.uint8)))
+        begin = text.index(asked_for[0])
+        # one behind the other, with the end of a sentence between them
+        between = text[begin + len(asked_for[0]) : text.index(asked_for[1])]
+        assert between == bytes(plan.vocabulary.after_value.astype(np.uint8))
+
+
+def test_several_queries_are_other_targets_than_one():
+    """A stored answer to one of them is none to the other."""
+    context = context_of(copying)
+    hashes = set()
+    for queries in (1, 2):
+        protocol = protocol_of("needle", needle=ASKED | {"keys": [3], "queries": queries})
+        hashes.add(protocol.plan(request_for(context.store, [2 * T], context_length=T)).hash)
+    assert len(hashes) == 2
+
+
 def test_what_leaves_no_room_to_the_text_is_left_out():
     context = context_of(copying)
     protocol = protocol_of("needle", needle=ASKED | {"keys": [1, 64]})
