@@ -38,10 +38,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{suffix}"
 
 
-def safe_name(text: str) -> str:
-    """Return a part of a file name: `[A-Za-z0-9._+-]` only, no leading dot, 1 to 60 characters."""
+def safe_name(text: str, longest: int = LONGEST_NAME) -> str:
+    """Return a part of a file name: `[A-Za-z0-9._+-]` only, no leading dot, 1 to `longest` characters."""
     allowed = re.sub(r"[^A-Za-z0-9._+-]+", "_", text)
-    name = allowed.lstrip(".-")[:LONGEST_NAME]
+    name = allowed.lstrip(".-")[:longest]
     return name or "_"
 
 

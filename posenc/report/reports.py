@@ -300,9 +300,9 @@ def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableCol
             write_text = column.paper
         if column.head is None or write_text is None:
             continue
-        has_value = any(column.text(row) for row in comparison.rows)
-        if has_value:
-            columns.append(text_column(column.head(comparison), [write_text(row) for row in comparison.rows]))
+        texts = [write_text(row) for row in comparison.rows]
+        if any(texts):
+            columns.append(text_column(column.head(comparison), texts))
     return columns
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import safe_name
+from posenc.core.paths import LONGEST_PART
 from posenc.core.run_states import DIVERGED
 from posenc.results.files import parse_object, read_file
 from posenc.results.records import SCHEMA_VERSION, PerDocument, other_schema
@@ -42,7 +43,8 @@ def load_bundle(path: Path) -> Iterator[Run]:
 def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
     """Return the run of a line; it has a `problem` if the line cannot be used."""
     status = line.get("status")
-    name = safe_name(str(line.get("name"))) or "unnamed"
+    # whole, since seeds of a run may differ only at the end of a long name
+    name = safe_name(str(line.get("name")), LONGEST_PART)
     run = Run(bundle / name, status=status if isinstance(status, dict) else {})
     results = line.get("results")
     try:

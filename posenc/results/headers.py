@@ -164,12 +164,15 @@ def _text_trained_on(member: Member) -> str | None:
     """
     corpus = _fact(member.run, "corpus")
     scored = member.measurements[0]
-    if not corpus or corpus["fingerprint"] == scored.target_set.fingerprint:
+    if not corpus:
         return None
-    name: str = corpus["name"]
-    if name == scored.corpus:
-        return f"{name} {corpus['fingerprint'][:12]}"
-    return name
+    fingerprint = corpus.get("fingerprint")  # a file of somebody else's may lack it
+    name = corpus.get("name")
+    if not isinstance(name, str) or not isinstance(fingerprint, str):
+        return None
+    if fingerprint == scored.target_set.fingerprint:
+        return None
+    return f"{name} {fingerprint[:12]}" if name == scored.corpus else name
 
 
 def _tokens_trained_on(members: Sequence[Member], runs: Sequence[Run]) -> int | str | None:

@@ -363,3 +363,21 @@ def test_a_set_of_targets_is_named_by_what_it_is(tmp_path):
     write_run(tmp_path, "rope", records=[record(T, 1.0, targets_hash="b", count=30)])
     facts, _ = facts_and_notes(tmp_path)
     assert facts[0] == "300 targets to 1x"
+
+
+def test_a_weak_row_with_an_extension_is_not_all_rows(tmp_path):
+    extended = record(8 * T, 1.9, extend={"name": "yarn"})
+    write_run(tmp_path, "rope", records=[*WEAK, record(T, 1.8, extend={"name": "yarn"}), extended])
+    write_run(tmp_path, "alibi", records=[record(T, 1.3), record(8 * T, 1.3), WEAK[-1]])
+    text = answer(compared(tmp_path))
+    assert "All runs undertrained" not in text
+    assert "Undertrained: rope" in text
+
+
+def test_what_cannot_be_compared_with_a_baseline_is_no_rival(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path, "nope", seed=seed, losses={1: 1.0 + 0.3 * seed, 8: 2.0 + 0.3 * seed})
+        write_run(tmp_path, "alibi", seed=seed, losses={1: 1.1 - 0.3 * seed, 8: 2.1 - 0.3 * seed})
+    write_run(tmp_path, "learned", losses={1: 1.0})
+    text = answer(compared(tmp_path, baseline="nope"))
+    assert "0 seeds" not in text

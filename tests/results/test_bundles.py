@@ -112,3 +112,13 @@ def test_a_wrong_line_is_a_run_with_a_problem_below_the_bundle(bundle, line):
     (run,) = load_runs([bundle])
     assert run.problem
     assert run.path.parent == bundle
+
+
+def test_seeds_of_a_long_name_stay_apart(tmp_path):
+    for seed in (0, 1, 2):
+        write_run(tmp_path / "runs", f"an_encoding_{'x' * 70}", seed=seed)
+    runs = load_runs([tmp_path / "runs"])
+    assert len(runs) == 3
+    bundle = tmp_path / "all.runs.jsonl.gz"
+    bundle.write_bytes(pack_bundle([bundle_line(run) for run in runs]))
+    assert [run.name for run in load_runs([bundle])] == [run.name for run in runs]

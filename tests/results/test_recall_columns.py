@@ -507,3 +507,9 @@ def test_an_extension_whose_model_learned_is_ranked(extension):
 def test_the_horizon_of_an_extension_is_of_its_own_recall_within_t(extension):
     assert extension.horizon.distance == 448  # half of the little that it finds
     assert extension.horizon.longest
+
+
+def test_a_seed_that_diverged_did_not_learn(four_encodings):
+    write_recall(four_encodings, "alibi", SURE, seed=1, status="diverged")
+    learning = recall_of_row(four_encodings, "alibi").learning
+    assert (learning.learned, learning.seeds) == (1, 2)

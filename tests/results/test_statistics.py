@@ -9,6 +9,8 @@ from scipy import stats
 
 from posenc.results.statistics.documents import difference, on_shared_documents, ratio_interval
 from posenc.results.statistics.intervals import Estimate, mean_and_spread, p_beyond
+from posenc.results.statistics.proportions import FactCount, wilson
+from posenc.results.statistics.shared_variance import predicted_variances
 
 
 def sample(nats, targets=None, sizes=None, start=0):
@@ -266,3 +268,27 @@ def test_without_any_variance_p_is_tiny_and_not_zero():
 )
 def test_mean_and_spread(values, mean, spread):
     assert mean_and_spread(values) == (mean, spread)
+
+
+def test_seeds_that_were_asked_of_the_same_texts_are_not_independent():
+    """Three seeds that find 100, 0 and 0 of 100 say little of a fourth."""
+    found = FactCount()
+    for correct in (100, 0, 0):
+        found.add(correct, answers=100, samples=100)
+    low, high = found.ci95
+    assert found.share == pytest.approx(1 / 3)
+    assert (low, high) == (0.0, 1.0)
+
+
+def test_of_one_seed_the_interval_is_that_of_its_samples():
+    found = FactCount()
+    found.add(6, answers=9, samples=9)
+    assert found.ci95 == wilson(6 / 9, 9)
+
+
+def test_a_row_of_two_seeds_leaves_the_trend_to_the_others():
+    rows = tuple((1.0 + 0.1 * row, 1.01 + 0.12 * row, 1.02 + 0.1 * row) for row in range(12))
+    means = (1.05, 2.3)
+    by_trend = predicted_variances(rows, means)
+    assert by_trend[0].variance < by_trend[1].variance
+    assert predicted_variances((*rows, (1.5, 1.9)), means) == by_trend

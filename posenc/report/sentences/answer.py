@@ -33,7 +33,7 @@ def answer(comparison: Comparison) -> str:
     if not column_indices or not has_numbers:
         return NOTHING_YET
     if comparison.header.protocol == RECALL.protocol:
-        return recall_answer(comparison) or NOTHING_YET
+        return recall_answer(comparison)
     if is_exact(comparison):
         return exact_answer(comparison)
     if any(row.curve for row in rows):
@@ -74,7 +74,8 @@ def _baseline_answer(comparison: Comparison, last: int) -> str:
         versus = row.cells[last].versus_baseline
         if versus is not None:
             rows_and_words.append((row, str(versus.word)))
-        if versus is None or versus.word == "unresolved":  # the baseline itself, too
+        is_baseline = row_label(row) == comparison.header.baseline
+        if is_baseline or (versus is not None and versus.word == "unresolved"):
             rivals.append(Rival.of_losses(row, row.cells[last], versus))
     note = f" ({what_settles(rivals)})"
     sentence = rows_by_word(start, rows_and_words, {"unresolved": note})
@@ -115,10 +116,9 @@ def _short_change(cell: Cell, metric: str) -> str:
 
 def _undertrained_answer(rows: Sequence[Row]) -> str:
     undertrained = [row for row in rows if row.undertrained]
-    as_trained = [row for row in rows if row.extend is None]
     if not undertrained:
         return ""
-    if len(undertrained) == len(as_trained):
+    if len(undertrained) == len(rows):
         return "All runs undertrained."
     return f"Undertrained: {names_text(undertrained)}."
 

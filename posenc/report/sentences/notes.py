@@ -63,14 +63,15 @@ def beyond_notes(comparison: Comparison) -> list[str]:
 def recovered_note(rows: Sequence[Row], with_interval: bool = False) -> str:
     """Return what `recovered` means, with the share if there is one row; empty without any share."""
     recovered = [row.recovered for row in rows if row.recovered is not None]
-    if not recovered:
+    if len(rows) == 1 and recovered and recovered[0].share is None:
+        return f"recovered: no share of what far text is worth: {recovered[0].note}"
+    if all(share.share is None for share in recovered):
         return ""
     lengths = dict.fromkeys(length_text(share.multiple) for share in recovered)
     meaning = f"of what far text gives a model trained at {' or '.join(lengths)} (0% is cropping)"
     note = f"recovered: {meaning}"
     if len(rows) == 1:
-        share = recovered[0].note or recovered_with_interval(recovered[0])
-        note = f"recovered: {share} {meaning}"
+        note = f"recovered: {recovered_with_interval(recovered[0])} {meaning}"
     return f"{note}, ± half its 95% CI" if with_interval else note
 
 

@@ -29,11 +29,13 @@ def has_several_recall_seeds(comparison: Comparison) -> bool:
 def recall_answer(comparison: Comparison) -> str:
     """Return `Highest recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: nope.`"""
     columns = RECALL.columns(comparison)
-    if columns is None or not columns.multiples:
+    if columns is None:
         return ""
-    length = length_text(columns.multiples[-1])
+    ranks = ""
+    if columns.multiples:
+        ranks = _recall_ranks(comparison.rows, length_text(columns.multiples[-1]))
     sentences = [
-        _recall_ranks(comparison.rows, length),
+        ranks,
         _partial_learning(comparison.rows),
         _recall_failures(comparison.rows),
     ]
@@ -50,10 +52,12 @@ def _recall_ranks(rows: Sequence[Row], length: str) -> str:
     if not learned:
         return ""
     learned.sort(key=lambda pair: -pair[1].accuracy)
-    best_row, best = learned[0]
-    if best.rank != "best":  # nothing is ranked, so it gives the numbers alone
+    # A row with a single seed among rows with several is not ranked, however high it is.
+    ranked_best = next(((row, cell) for row, cell in learned if cell.rank == "best"), None)
+    if ranked_best is None:  # nothing is ranked, so it gives the numbers alone
         texts = [f"{row_label(row)} {percent_text(cell)}" for row, cell in learned[:MOST_NAMED]]
         return f"Recall at {length}: {', '.join(texts)}."
+    best_row, best = ranked_best
     tied = [row for row, cell in learned if cell.rank == "tied"]
     unresolved = [(row, cell) for row, cell in learned if cell.rank == "unresolved"]
     number = percent_text(best)

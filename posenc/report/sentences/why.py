@@ -22,7 +22,7 @@ def why_notes(comparison: Comparison) -> list[str]:
     The table of the protocol `dispersion` has a sentence for each row, and so has a single row. Other tables
     have one line, with the rows of each reason.
     """
-    collapsed = [row for row in comparison.rows if _reasons(row) is not None]
+    collapsed = [row for row in comparison.rows if _reasons(row) is not None and not row.undertrained]
     if not collapsed:
         return []
     if comparison.header.protocol == DISPERSION.protocol or len(comparison.rows) == 1:

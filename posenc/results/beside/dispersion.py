@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Annotated, Literal
@@ -139,8 +139,8 @@ def _rows_of(table: TableBeside) -> list[RowDispersion | None]:
     """Return what attention does in each row, with the reasons of the rows that collapse."""
     rows = []
     for members, cells in zip(table.rows, table.cells, strict=True):
-        verdict_at_longest = cells[-1].verdict if cells else None
-        rows.append(dispersion_of_row(members, has_collapsed=verdict_at_longest == COLLAPSED_WORD))
+        collapsed_at = {cell.multiple for cell in cells if cell.verdict == COLLAPSED_WORD}
+        rows.append(dispersion_of_row(members, collapsed_at))
     return rows
 
 
@@ -149,10 +149,11 @@ DISPERSION: NumbersBeside[Dispersion, RowDispersion, None] = NumbersBeside(
 )
 
 
-def dispersion_of_row(members: Sequence[Member], has_collapsed: bool) -> RowDispersion | None:
+def dispersion_of_row(members: Sequence[Member], collapsed_at: Collection[float]) -> RowDispersion | None:
     """Return the dispersion of a row by its members of the protocol `dispersion`; None without any number.
 
-    Only a row that has collapsed gets reasons.
+    Only a row that collapses in the longest window of this protocol gets reasons: they are of that window.
+    `collapsed_at` are the windows in which it collapses, as multiples of T.
     """
     by_window: dict[int, list[Measurement]] = defaultdict(list)
     for member in members:
@@ -165,7 +166,7 @@ def dispersion_of_row(members: Sequence[Member], has_collapsed: bool) -> RowDisp
     without_reasons = RowDispersion(cells, None)
     at_t = without_reasons.at_t
     longest = without_reasons.longest
-    if not has_collapsed or at_t is None or longest.multiple <= 1:
+    if longest.multiple not in collapsed_at or at_t is None or longest.multiple <= 1:
         return without_reasons
     return RowDispersion(cells, reasons_of(at_t, longest, without_reasons.far_share))
 

@@ -1,4 +1,4 @@
-"""Facts found in a text (the protocol `needle`), for each row, all seeds together."""
+"""Facts found in a text (the protocol `needle`), for each row, mean over seeds."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class NeedleCell:
     window: int  # tokens
     correct: int  # values found, of all seeds
     answers: int  # values asked for
-    share: float  # of the answers that are correct
-    ci95: Interval  # over the answers
+    share: float  # of the answers that are correct, mean over seeds
+    ci95: Interval  # over the answers and the seeds
 
 
 def _rows_of(table: TableBeside) -> list[tuple[NeedleCell, ...] | None]:

@@ -190,7 +190,7 @@ def _rows_of(table: TableBeside) -> list[RowRecall | None]:
     recalls = [_recall_of(members, table.recall_level, multiples) for members in table.rows]
     hashes = {measurement.target_set.targets_hash for measurement in _measured_in(table)}
     if len(hashes) == 1:
-        recalls = _ranked(recalls, [_seeds_that_count(members) for members in table.rows])
+        recalls = _ranked(recalls, [_seeds_with_numbers(members) for members in table.rows])
     return recalls
 
 
@@ -262,9 +262,9 @@ def _recorded(measurement: Measurement) -> Recall:
     return recall
 
 
-def _seeds_that_count(members: Sequence[Member]) -> int:
-    """Return how many seeds a cell must have to be ranked: all with numbers, and those that diverged."""
-    return sum(bool(member.by_multiple) or member.run.state == DIVERGED for member in members)
+def _seeds_with_numbers(members: Sequence[Member]) -> int:
+    """Return how many seeds a row has numbers of. If its learning counts another number, it is not ranked."""
+    return sum(bool(member.by_multiple) for member in members)
 
 
 def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowRecall | None:
@@ -288,7 +288,9 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
     # The grid is sorted by distance, so the last cell of a window is that of its farthest distance.
     farthest = {cell.multiple: cell for cell in as_in_training}
     within = _within([member.by_multiple.get(1.0) for member in members_of_cells])
-    learning = _learning(has_learned)
+    # A run that diverged did not learn: a row must not look better because its worst seeds have no numbers.
+    diverged = sum(member.run.state == DIVERGED and not member.by_multiple for member in members)
+    learning = _learning([*has_learned, *[False] * diverged])
     return RowRecall(
         within=within,
         learning=learning,

@@ -1,4 +1,4 @@
-"""Values found in the needle tasks of RULER (the protocol `ruler`), for each row, all seeds together."""
+"""Values found in the needle tasks of RULER (the protocol `ruler`), for each row, mean over seeds."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class RulerCell:
     window: int  # tokens
     correct: int  # values found, of all seeds
     answers: int  # values asked for
-    share: float  # of the answers that are correct
-    ci95: Interval  # over the samples, each of which may ask for several values
+    share: float  # of the answers that are correct, mean over seeds
+    ci95: Interval  # over the seeds and the samples, each of which may ask for several values
 
 
 def _rows_of(table: TableBeside) -> list[tuple[RulerCell, ...] | None]:

@@ -6,35 +6,56 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
-from posenc.results.statistics.intervals import CONFIDENCE, Interval, student_quantile
+from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_spread, student_quantile
+
+
+@dataclass(frozen=True)
+class SeedFacts:
+    """Count the facts that one seed found."""
+
+    correct: int
+    answers: int
+    samples: int  # that are drawn independently; all seeds have the same ones
 
 
 @dataclass
 class FactCount:
     """Count facts that were found, over seeds."""
 
-    correct: int = 0
-    answers: int = 0
-    samples: int = 0  # that are drawn independently
+    seeds: list[SeedFacts] = field(default_factory=list)
 
     def add(self, correct: int, answers: int, samples: int) -> None:
         """Add those of a seed."""
-        self.correct += correct
-        self.answers += answers
-        self.samples += samples
+        self.seeds.append(SeedFacts(correct, answers, samples))
+
+    @property
+    def correct(self) -> int:
+        """Return how many were found, by all seeds."""
+        return sum(seed.correct for seed in self.seeds)
+
+    @property
+    def answers(self) -> int:
+        """Return how many were asked for, of all seeds."""
+        return sum(seed.answers for seed in self.seeds)
 
     @property
     def share(self) -> float:
-        """Return the share of the answers that are correct."""
-        return self.correct / self.answers
+        """Return the share of the answers that are correct, mean over seeds."""
+        share, _ = self._mean_and_spread()
+        return share
 
     @property
     def ci95(self) -> Interval:
-        """Return the 95% interval of the share, over the samples."""
-        return wilson(self.share, self.samples)
+        """Return the 95% interval of the share, over samples and seeds."""
+        share, spread = self._mean_and_spread()
+        samples = min(seed.samples for seed in self.seeds)
+        return interval_on_shared_windows(share, samples, len(self.seeds), spread)
+
+    def _mean_and_spread(self) -> tuple[float, float | None]:
+        return mean_and_spread([seed.correct / seed.answers for seed in self.seeds])
 
 
 def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> Interval:

@@ -72,11 +72,14 @@ def predicted_variances(
     """
     import numpy as np
 
+    with_enough_seeds = tuple(row for row in rows if len(row) >= SEEDS)
+    follows_trend = len(with_enough_seeds) >= ROWS
+    rows = with_enough_seeds if follows_trend else rows
     variances = np.array([np.var(row, ddof=1) for row in rows])
     freedom = np.array([len(row) - 1 for row in rows])
     if not len(rows) or not np.median(variances) > 0:
         return None
-    if len(rows) < ROWS or min(map(len, rows)) < SEEDS:
+    if not follows_trend:
         pooled = float((freedom * variances).sum() / freedom.sum())
         pooled_freedom = min(float(freedom.sum()), MOST_PRIOR)
         return tuple(SeedVariance(pooled, pooled_freedom) for _ in means)
