@@ -28,6 +28,11 @@ def loss_text(metric: str, cell: Cell) -> str:
     """Return the loss, or the first words of the reason why there is none."""
     if cell.mean is not None:
         return printed(cell.mean, metric)
+    return missing_reason(cell)
+
+
+def missing_reason(cell: Cell) -> str:
+    """Return the first words of the reason why a cell has no number."""
     reason, _, _ = (cell.note or "-").partition(",")
     return reason[:LONGEST_REASON]
 

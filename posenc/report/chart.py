@@ -89,10 +89,18 @@ class RowNames:
 
 
 def panels_of(comparisons: Sequence[Comparison]) -> list[Panel]:
-    """Return a panel for each comparison, whose title has the facts that not all of them share."""
-    panels = []
+    """Return a panel for each comparison, whose title has the facts that not all of them share.
+
+    No two panels have one title, by which their points are told apart: a number follows the second.
+    """
+    panels: list[Panel] = []
+    counts: Counter[str] = Counter()
     for comparison, facts in zip(comparisons, distinct_facts(comparisons), strict=True):
-        panels.append(Panel(comparison, cut(", ".join(facts))))
+        title = cut(", ".join(facts))
+        counts[title] += 1
+        if counts[title] > 1:
+            title = f"{title} ({counts[title]})".strip()
+        panels.append(Panel(comparison, title))
     return panels
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from posenc.report.cell_texts import missing_reason
 from posenc.report.chart import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
 from posenc.report.exact import learned_text, percent, spread_text
 from posenc.report.grid_charts import CELL_HEIGHT, SHADE_MARGIN, Content, Square, grid_layers
@@ -118,6 +119,8 @@ def _squares(panel: Panel, names: RowNames) -> list[Square]:
             continue
         content = Content("nothing", NOT_LEARNED)
         longest = answers.cells[-1]
+        if longest is None and answers.learned > 0:
+            content = Content("nothing", missing_reason(row.cells[-1]))
         if longest is not None and answers.learned > 0:
             median = longest.whole.median
             content = Content("share", percent(median), short_number(median))

@@ -10,12 +10,13 @@ from typing import Literal
 
 import altair as alt
 
+from posenc.report.cell_texts import missing_reason
 from posenc.report.chart import FINE, Chart, Panel, RowNames, short_number, source_sentence
 from posenc.report.line_charts import length_heads
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import percent_text, unit_text
 from posenc.results.beside.recall import RECALL
-from posenc.results.cells import Cell, short_note
+from posenc.results.cells import Cell
 from posenc.results.comparison import Row
 from posenc.results.numbers import printed, printed_change
 from posenc.results.records import Metric
@@ -174,7 +175,7 @@ def _largest_logarithm(panels: Sequence[Panel]) -> float:
 def _change_content(row: Row, cell: Cell, metric: Metric, largest_logarithm: float) -> Content:
     """Return the change with its shade; at T the loss; without a number the reason."""
     if cell.mean is None:
-        return Content("nothing", short_note(cell.note or "")[:8])
+        return Content("nothing", missing_reason(cell))
     if cell.change is None:  # there is no loss at T to compare with
         return Content("loss", f"({printed(cell.mean, metric)})")
     if row.extend is None and cell.multiple == 1:

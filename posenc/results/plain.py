@@ -24,4 +24,11 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, str) and not value.isascii():
+        return encodable(value)
     return value
+
+
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can hold: names of files may have bytes that are none."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -18,7 +18,7 @@ from fake_runs import (
 )
 
 from posenc.core.errors import UserError
-from posenc.report.chart import RowNames
+from posenc.report.chart import RowNames, panels_of
 from posenc.report.chart_kinds import plots
 from posenc.report.charts import draw_figure, make_chart
 from posenc.report.figure import (
@@ -412,3 +412,11 @@ def test_the_band_of_one_seed_has_no_width_at_t(incomplete, kind):
     at_t = next(point for point in points if point.get("row") == "rope" and point["x"] == 1)
     assert at_t["low"] == at_t["y"]
     assert at_t["high"] == at_t["y"]
+
+
+def test_panels_that_no_fact_tells_apart_have_titles_of_their_own(tmp_path):
+    """4,000,000 and 4,001,000 tokens are both printed as 4M."""
+    for tokens in (4_000_000, 4_001_000):
+        write_run(tmp_path, seed=tokens % 7, facts={"tokens": tokens}, losses={1: 1.0, 8: 2.0})
+    panels = panels_of(compare_runs(load_runs([tmp_path])))
+    assert len({panel.title for panel in panels}) == len(panels)

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from fake_runs import compared, write_run
@@ -215,3 +217,12 @@ def test_a_name_is_data_in_json(hostile):
     name, comparison = hostile
     document = json.loads(render([comparison], "json"))
     assert name in [row["encoding"] for row in document["rows"]]
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_a_name_in_json(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/J\xf6rg"))
+    write_run(tmp_path / "plain")
+    (tmp_path / "plain").rename(folder)
+    document = json.loads(render([compared(folder)], "json"))
+    (run,) = document["rows"][0]["runs"]
+    assert "J\\udcf6rg" in run
