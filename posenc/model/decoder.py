@@ -263,7 +263,8 @@ def forward_flops(model: Decoder, length: int) -> int:
     """Count the FLOPs per token of a forward pass over `length` tokens.
 
     Counted are the products with weights, and those of the attention with all `length` keys, which is twice
-    what a causal mask needs. So does PaLM (arXiv 2204.02311, appendix B), from which the MFU comes.
+    what a causal mask needs. So does PaLM (arXiv 2204.02311, appendix B), from which the MFU comes. The maps
+    that an encoding itself has, such as the gate of `fox`, are left out: at most a twelfth of a block.
     """
     weights = model.embedding.weight.numel()  # once, as the output map
     key_value_width = 0  # of all layers

@@ -343,10 +343,8 @@ def query_blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
     every block would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
     """
     batch, heads, queries, _ = q.shape
-    scores_a_query = float(batch * heads * keys)
-    if dtype.itemsize < 4:  # narrower than float32
-        scores_a_query /= 4 // dtype.itemsize
-    size = max(1, min(queries, _queries_that_fit(scores_a_query, is_cuda=q.is_cuda)))  # queries of a block
+    float32_sizes = batch * heads * keys * min(1.0, dtype.itemsize / 4)  # of a query; float64 counts as float32
+    size = max(1, min(queries, _queries_that_fit(float32_sizes, is_cuda=q.is_cuda)))  # queries of a block
     # The keys of a block end at its last query, rounded up to a multiple of `step`, so that at most
     # `block_sizes` numbers of keys occur.
     n_blocks = math.ceil(queries / size)
@@ -359,12 +357,15 @@ def query_blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
     return blocks
 
 
-def _queries_that_fit(scores_a_query: float, *, is_cuda: bool) -> int:
-    """Return how many queries a block of `blocks` should have, by the limits."""
+def _queries_that_fit(float32_sizes: float, *, is_cuda: bool) -> int:
+    """Return how many queries a block of `blocks` should have, by the limits.
+
+    `float32_sizes` is the memory of a query's scores, in numbers of float32.
+    """
     if is_cuda:
-        return int(_limits.max_scores_gpu / scores_a_query)
-    preferred = max(_limits.wanted_queries, _limits.cached_scores / scores_a_query)
-    return int(min(preferred, _limits.max_scores / scores_a_query))
+        return int(_limits.max_scores_gpu / float32_sizes)
+    preferred = max(_limits.wanted_queries, _limits.cached_scores / float32_sizes)
+    return int(min(preferred, _limits.max_scores / float32_sizes))
 
 
 def join_blocks(outputs: Sequence[Tensor]) -> Tensor:

@@ -1,9 +1,9 @@
 """fixed-target: the same target tokens at every window length, so that only the text before them changes.
 
 A target block is b neighbouring tokens of a document. A window of any length W ends with the block, so its
-last b tokens are the targets. A block ends at least `longest` + 1 tokens into its document, where `longest`
-is the longest window and one token more is there because the first target needs an input. So windows of every
-length fit, and they all have the same blocks.
+last b tokens are the targets. A block ends at least one token more than the longest window into its document:
+its last target stands one token behind the inputs of that window. So windows of every length fit, and they
+all have the same blocks.
 
 At W = T no position lies beyond the training length. That record is the crop line: the loss of somebody who
 cuts the text to T tokens.

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
 REVISION = 2  # of the targets, in their hash
-# Tables show what is found within T and at the farthest distance. All other questions are asked in one of
-# four windows: with all windows a measurement takes four times as long.
+# Tables show what is found within T and at the farthest distance. All other questions are asked of the first
+# quarter of the texts: of all texts a measurement takes four times as long.
 GRID_DIVISOR = 4
 IN_TEXT = np.uint64(1 << 63)  # set in the draw of what occurs in the text, so that it is sorted last
 

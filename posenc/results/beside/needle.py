@@ -27,7 +27,7 @@ class Needle(TypedDict):
     depth: Annotated[list[Annotated[float, Ge(0), Le(1)]], MinLen(1)]  # of the asked sentence in the text
     keys: list[Positive]  # sentences in each window
     answers: list[Positive]  # values that were asked for
-    correct: list[Count]  # values whose tokens no other token beats
+    correct: list[Count]  # values whose tokens all are the first choice
     nats: list[Number]  # mean, per token of a value
 
 
