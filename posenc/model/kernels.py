@@ -343,7 +343,9 @@ def query_blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
     every block would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
     """
     batch, heads, queries, _ = q.shape
-    float32_sizes = batch * heads * keys * min(1.0, dtype.itemsize / 4)  # of a query; float64 counts as float32
+    float32_sizes = (
+        batch * heads * keys * min(1.0, dtype.itemsize / 4)
+    )  # of a query; float64 counts as 4 bytes
     size = max(1, min(queries, _queries_that_fit(float32_sizes, is_cuda=q.is_cuda)))  # queries of a block
     # The keys of a block end at its last query, rounded up to a multiple of `step`, so that at most
     # `block_sizes` numbers of keys occur.

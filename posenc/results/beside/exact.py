@@ -35,7 +35,7 @@ class Exact(TypedDict):
     instances: Positive
     right: Count  # instances with a wholly right answer
     tokens: Positive  # of all answers
-    tokens_right: Count  # tokens that no other beats, where each sees the right ones before it
+    tokens_right: Count  # tokens that are the first choice, where each sees the right ones before it
     generated_right: NotRequired[Count]  # instances with a wholly right answer that the model itself wrote
     generated_tokens_right: NotRequired[Count]  # right tokens in the answers that the model itself wrote
 

@@ -55,7 +55,7 @@ class Recall(TypedDict):
     distance: Annotated[list[Positive], MinLen(1)]  # tokens between the two places of the asked pair
     pairs: list[Positive]  # in each window
     windows: list[Positive]  # with one target each
-    correct: list[Count]  # targets that no other token beats
+    correct: list[Count]  # targets that are the first choice
     nats: list[Number]  # mean
     draw: NotRequired[Count]  # of the run's seed; without it all runs were asked in the same 128 windows
     kind: NotRequired[str]  # of the plant, see data.plant.kind; older records do not have it
