@@ -343,9 +343,8 @@ def query_blocks(q: Tensor, keys: int, dtype: torch.dtype) -> list[QueryBlock]:
     every block would need a little more than was freed: 760 MB instead of 500 at 4096 keys (bf16, glibc).
     """
     batch, heads, queries, _ = q.shape
-    float32_sizes = (
-        batch * heads * keys * min(1.0, dtype.itemsize / 4)
-    )  # of a query; float64 counts as 4 bytes
+    scores = batch * heads * keys  # of a query
+    float32_sizes = scores * min(1.0, dtype.itemsize / 4)  # a float64 counts as one
     size = max(1, min(queries, _queries_that_fit(float32_sizes, is_cuda=q.is_cuda)))  # queries of a block
     # The keys of a block end at its last query, rounded up to a multiple of `step`, so that at most
     # `block_sizes` numbers of keys occur.
