@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 
@@ -16,7 +17,8 @@ LONGEST_NAME = 60  # characters of a part of a file name
 # `--config-dir`, and the name of any folder with some corpus; swapped letters (`yran`) give 0.75.
 CLOSE_ENOUGH = 0.7
 SHORTEST_PART = 3  # letters of a part of a name, for a suggestion
-OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
+# Parts of torch's messages when memory runs out, which differ by device.
+OUT_OF_MEMORY_MESSAGES = ("out of memory", "allocate memory", "not enough memory", "alloc_failed")
 PART = re.compile(r"[\W_]+")  # what stands between the parts of a name
 
 
@@ -47,7 +49,7 @@ def safe_name(text: str, longest: int = LONGEST_NAME) -> str:
 
 def says_out_of_memory(error: BaseException) -> bool:
     """Tell by its class or its message whether memory ran out. torch has no exception for it on a CPU."""
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     message = str(error).lower()
     return isinstance(error, RuntimeError) and any(text in message for text in OUT_OF_MEMORY_MESSAGES)

@@ -57,21 +57,25 @@ def plugin_module(plugin: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class _Imported:
-    """The texts of a plug-in when it was imported."""
+    """The text of a module when it was imported."""
 
     spec: ModuleSpec | None  # another one once the module is reloaded
-    texts: dict[str, str]  # see texts_with_helpers
+    text: str
 
 
 def _refuse_changed(plugin: str, module: ModuleType) -> None:
     """Raise UserError for a plug-in whose text, or that of a helper, is not what this process runs."""
     if _folder_of(module) is None:  # such as one of C
         return
-    texts = texts_with_helpers(module)
-    imported = _imported.get(module.__name__)
-    if imported is None or imported.spec is not module.__spec__:
-        _imported[module.__name__] = _Imported(module.__spec__, texts)
-    elif imported.texts != texts:
+    changed = []
+    for name, text in texts_with_helpers(module).items():
+        spec = sys.modules[name].__spec__
+        imported = _imported.get(name)
+        if imported is None or imported.spec is not spec:
+            _imported[name] = _Imported(spec, text)
+        elif imported.text != text:
+            changed.append(name)
+    if changed:
         problem = "it, or a file that it imports, has changed since it was imported"
         raise UserError("plugins", plugin, problem, hint="restart Python, in a notebook its kernel")
 

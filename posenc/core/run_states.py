@@ -16,5 +16,6 @@ DEAD: Final = "dead"  # its process is gone, and left no final status
 DAMAGED: Final = "damaged"
 UNKNOWN_STATE: Final = "unknown"
 
+# In the order in which they are counted.
 STATES: Final = (FINISHED, RUNNING, INTERRUPTED, FAILED, DIVERGED, DEAD, DAMAGED, UNKNOWN_STATE)
 RESUMABLE: Final = (DEAD, INTERRUPTED, FAILED)  # by the same command

@@ -241,9 +241,8 @@ def run_windows(
         while len(remaining):
             context.check_stop()
             numbers = remaining[:batch_size]
-            tokens = np.stack([read(i)[-n_inputs - 1 :] for i in numbers]).astype(
-                np.int64
-            )  # (B, n_inputs + 1)
+            rows = [read(number)[-n_inputs - 1 :] for number in numbers]
+            tokens = np.stack(rows).astype(np.int64)  # (B, n_inputs + 1)
             on_layer = layer_progress(context, n_done / count, len(numbers) / count)
             try:
                 run_batch(WindowBatch(numbers, torch.from_numpy(tokens), pos, encoding, on_layer))

@@ -62,10 +62,11 @@ class Evaluation:
         """Tell whether a protocol needs the tokenizer itself."""
         return any(protocol.needs_tokenizer for protocol in self.protocols)
 
-    def check_tuning(self) -> None:
+    def check_tuning(self, hint: str = "") -> None:
         """Raise UserError if knobs are to be tuned, and there is no length by which they could be chosen."""
         if self.tries and not self.lengths.beyond_training:
-            raise UserError("extend.tune", True, "there is no length beyond context_length to choose by")
+            problem = "there is no length beyond context_length to choose by"
+            raise UserError("extend.tune", True, problem, hint=hint)
 
     def request(
         self, store: TokenStore, plant: PlantSettings | None, seed: int, tokenizer: Tokenizer | None = None

@@ -17,7 +17,6 @@ from posenc.results.runs import Run
 from posenc.results.summary import RunSummary, summarize
 from posenc.results.where import value_of_key
 
-# states in the order in which they are counted
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 SILENT = 600  # seconds after which a running run that writes nothing is worth a note
 FINGERPRINT = 6  # hex digits that tell two texts of one name apart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from posenc.core.console import progress_line, say
@@ -101,11 +101,10 @@ def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[R
     with locked(directory, job.lock, waits=invocation.waits):
         run_directory.refuse_links(directory)
         # one that is measured further stays finished, with its settings, until that is done
-        status: AbstractContextManager[None] = nullcontext()
-        if not run_directory.was_finished(directory):
-            status = run_directory.recorded_status(directory, stop)
-            run_directory.write_config(directory, job.settings)
-        with status:
+        was_finished = run_directory.was_finished(directory)
+        with nullcontext() if was_finished else run_directory.recorded_status(directory, stop):
+            if not was_finished:
+                run_directory.write_config(directory, job.settings)
             model = subject.to(job.device).eval()
             records = measure(job, model, corpus, subject_facts(job, subject), stop, replaces_same_step=True)
         run_directory.write_config(directory, job.settings)

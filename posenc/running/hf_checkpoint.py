@@ -231,9 +231,10 @@ def stored_tensors(checkpoint: Checkpoint) -> list[StoredTensor] | None:
 
 def _safetensors_files(folder: Path) -> list[Path]:
     """Return the files that transformers reads; a folder may hold the same weights in other files, too."""
+    single = folder / "model.safetensors"
     index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return [folder / "model.safetensors"]
+    if single.is_file() or not index.is_file():
+        return [single]
     try:
         file_of_weight = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return [folder / name for name in sorted(set(file_of_weight.values()))]

@@ -204,7 +204,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     )
     model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer]
     fitted = _fitted_to_time(job, settings, model_key)
-    fitted.evaluation.check_tuning()  # it may measure shorter lengths than were planned
+    fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted
 
 

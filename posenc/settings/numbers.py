@@ -49,7 +49,9 @@ def _as_text(value: Any) -> Any:
     """Return a text. A number or boolean, such as that of `name=7`, is meant as text."""
     if isinstance(value, bool):
         return str(value).lower()  # as it is written
-    return str(as_written(value)) if isinstance(value, int | float) else value
+    if isinstance(value, int):
+        return str(value)
+    return str(as_written(value)) if isinstance(value, float) else value
 
 
 Whole = Annotated[int, BeforeValidator(_as_whole)]

@@ -23,7 +23,6 @@ TRIM_THRESHOLD_BYTES = 1 << 30
 # The memory of a pass over a window is measured with windows of 1/16 and 1/8 of it, which takes 1/50 of its
 # time.
 TRIAL_FRACTION = 16
-# Parts of torch's messages when memory runs out, which differ by device.
 
 
 @cache

@@ -147,15 +147,6 @@ def test_whole_answers_are_the_same_given_and_generated(working_folder):
     assert counts["generated_right"] == counts["right"]
 
 
-def test_where_positions_depend_on_the_whole_text_both_ways_see_the_same_ones(posenc, working_folder):
-    """`normalized` divides by the last position, so a prefix would have other vectors."""
-    result = posenc("train", *TINY_TASK, "encoding=normalized", "eval.generate=true")
-    assert result.code == 0, result.err
-    for counts in answers_of(only_run(working_folder / "runs")).values():
-        assert counts["generated_right"] == counts["right"]
-        assert counts["generated_tokens_right"] >= counts["right"]
-
-
 def test_a_mistake_changes_what_a_model_says_after_it(working_folder):
     """This program repeats the token before, so one wrong token makes all that follow wrong."""
 

@@ -9,7 +9,7 @@ from tiny_model import T
 
 from posenc.core.seeds import generator_for
 from posenc.evaluation.errors import OutOfMemoryError
-from posenc.evaluation.generation import write_text
+from posenc.evaluation.generation import generate, write_text
 from posenc.evaluation.passes import DRAWS
 
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
@@ -83,3 +83,19 @@ def test_memory_that_runs_out_while_a_model_writes_is_noted_as_in_any_pass(subje
     monkeypatch.setattr(subject.model, "hidden", fail)
     with pytest.raises(OutOfMemoryError, match="oom at 2 tokens"):
         write_text(subject, [1, 2], 3, T, lambda written: False)
+
+
+@pytest.mark.parametrize("encoding", ["rope", "normalized"])
+def test_what_a_model_writes_is_its_first_choice_in_the_whole_window(subject_of, encoding):
+    """`normalized` divides by the last position, so that a prefix alone would have other vectors."""
+    subject = subject_of(encoding)
+    text = subject.store.tokens[: 3 * T].reshape(3, T).astype(np.int64)
+    window = T - 1
+    is_marked = np.zeros(text.shape, dtype=bool)
+    is_marked[:, [5, T - 4]] = True
+    written = generate(subject, text, is_marked)
+    given = torch.from_numpy(np.where(is_marked, written, text))
+    pos = subject.model.positions(window, generator_for(0, "evaluation", window, 0))
+    with torch.no_grad():
+        first_choices = subject.model(given[:, :-1], pos).argmax(-1).numpy()
+    assert (first_choices[:, [4, T - 5]] == written[:, [5, T - 4]]).all()

@@ -130,6 +130,16 @@ def test_with_debug_the_exception_goes_through(train, working_folder):
             id="memory of torch",
         ),
         pytest.param(
+            RuntimeError("unable to mmap 8 bytes from file: Cannot allocate memory (12)"),
+            "not enough memory: unable to mmap",
+            id="memory of torch for a file",
+        ),
+        pytest.param(
+            OSError(errno.ENOMEM, "Cannot allocate memory"),
+            "not enough memory: [Errno 12] Cannot allocate",
+            id="memory for a process",
+        ),
+        pytest.param(
             RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
             "not enough memory: CUDA",
             id="memory of a GPU",

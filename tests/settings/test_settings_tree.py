@@ -128,7 +128,9 @@ def test_whole_numbers_may_be_written_with_an_exponent(composed):
     assert repr(settings.train.tokens) == "4000000"
 
 
-@pytest.mark.parametrize(("value", "text"), [(True, "true"), (7, "7"), (1e3, "1000"), ("a", "a")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(True, "true"), (1e3, "1000"), (20261127093015123, "20261127093015123"), ("a", "a")]
+)
 def test_a_name_is_what_was_written(composed, value, text):
     assert RunSettings.model_validate(changed(composed, "name", value)).name == text
 

@@ -1,7 +1,7 @@
 """exact: are whole answers of a task right? The share of instances, and of the tokens of their answers.
 
 A window of W inputs begins with one instance of the largest size that fits. A target is a token of the
-answer, and it is right if no other token has a higher logit. Instances are drawn for the split. They are the
+answer, and it is right if it is the model's first choice. Instances are drawn for the split. They are the
 same for every model and seed, and the model was trained on none of them.
 
 With `eval.generate` the model also writes the answers itself: it reads its own tokens in place of the right

@@ -33,7 +33,7 @@ def answer(comparison: Comparison) -> str:
     if not column_indices or not has_numbers:
         return NOTHING_YET
     if comparison.header.protocol == RECALL.protocol:
-        return recall_answer(comparison)
+        return recall_answer(comparison) or "Recall was not measured past T."
     if is_exact(comparison):
         return exact_answer(comparison)
     if any(row.curve for row in rows):

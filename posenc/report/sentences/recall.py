@@ -64,6 +64,10 @@ def _recall_ranks(rows: Sequence[Row], length: str) -> str:
     if tied:
         number += f"; tied: {names_text(tied, 'others')}"
     sentence = f"Highest recall at {length}: {row_label(best_row)} ({number})."
+    highest_row, highest = learned[0]
+    if highest.accuracy > best.accuracy:
+        not_ranked = f"{row_label(highest_row)} has {percent_text(highest)} and is not ranked"
+        sentence = f"Highest ranked recall at {length}: {row_label(best_row)} ({number}); {not_ranked}."
     if not unresolved:
         return sentence
     rivals = [Rival.of_recall(row, cell) for row, cell in [(best_row, best), *unresolved]]

@@ -125,7 +125,7 @@ class RecallCell:
 class Learning:
     """How many seeds of a row learned: they find enough within T, as trained."""
 
-    seeds: int  # seeds with a number
+    seeds: int  # seeds with a number within T, and those that diverged
     learned: int  # how many of these learned
     ci95: Interval  # of the probability that a seed learns (Clopper-Pearson, one-sided at 0 and 1)
 
@@ -190,7 +190,7 @@ def _rows_of(table: TableBeside) -> list[RowRecall | None]:
     recalls = [_recall_of(members, table.recall_level, multiples) for members in table.rows]
     hashes = {measurement.target_set.targets_hash for measurement in _measured_in(table)}
     if len(hashes) == 1:
-        recalls = _ranked(recalls, [_seeds_with_numbers(members) for members in table.rows])
+        recalls = _ranked(recalls, [_is_complete(members, table.recall_level) for members in table.rows])
     return recalls
 
 
@@ -262,9 +262,17 @@ def _recorded(measurement: Measurement) -> Recall:
     return recall
 
 
-def _seeds_with_numbers(members: Sequence[Member]) -> int:
-    """Return how many seeds a row has numbers of. If its learning counts another number, it is not ranked."""
-    return sum(bool(member.by_multiple) for member in members)
+def _is_complete(members: Sequence[Member], level: float) -> bool:
+    """Tell whether no seed of a row diverged, and of each with numbers it is known whether it learned."""
+    if any(map(_diverged, members)):
+        return False
+    with_numbers = [member for member in members if member.by_multiple]
+    return all(_with_recall([member]) and _has_learned(member, level) is not None for member in with_numbers)
+
+
+def _diverged(member: Member) -> bool:
+    """Tell whether a run diverged, so that it has no numbers."""
+    return member.run.state == DIVERGED and not member.by_multiple
 
 
 def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowRecall | None:
@@ -289,7 +297,7 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
     farthest = {cell.multiple: cell for cell in as_in_training}
     within = _within([member.by_multiple.get(1.0) for member in members_of_cells])
     # A run that diverged did not learn: a row must not look better because its worst seeds have no numbers.
-    diverged = sum(member.run.state == DIVERGED and not member.by_multiple for member in members)
+    diverged = sum(map(_diverged, members))
     learning = _learning([*has_learned, *[False] * diverged])
     return RowRecall(
         within=within,
@@ -309,7 +317,7 @@ def _has_learned(member: Member, level: float) -> bool | None:
 
 
 def _learning(has_learned: Sequence[bool | None]) -> Learning | None:
-    """Return how many seeds learned, among those that were measured within T; None if there are none."""
+    """Return how many seeds learned, among those of which it is known; None if there are none."""
     seeds = len(has_learned) - has_learned.count(None)
     if seeds == 0:
         return None
@@ -385,7 +393,7 @@ def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
 def _note(members: Sequence[Member], learning: Learning | None) -> str | None:
     """Return how many seeds have no number, and how many did not learn although others did."""
     notes = []
-    missing = sum(not _with_recall([member]) for member in members)
+    missing = sum(not _with_recall([member]) and not _diverged(member) for member in members)
     if missing:
         notes.append(f"{missing} of {len(members)} without")
     if learning is not None and 0 < learning.learned < learning.seeds:
@@ -406,14 +414,14 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
 # --- ranks
 
 
-def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowRecall | None]:
-    """Return the rows with their ranks; `seeds` is how many seeds of each row must have recall.
+def _ranked(rows: Sequence[RowRecall | None], are_complete: Sequence[bool]) -> list[RowRecall | None]:
+    """Return the rows with their ranks, as far as they are complete.
 
     Rows are ranked by what their seeds that learned find. No row may win because its worse seeds are missing,
     so a row is not ranked if one of its seeds diverged or was not measured.
     """
     columns = max((len(row.beyond) for row in rows if row is not None), default=0)
-    ranked_columns = [_with_ranks(_rankable_cells(rows, seeds, column)) for column in range(columns)]
+    ranked_columns = [_with_ranks(_rankable_cells(rows, are_complete, column)) for column in range(columns)]
     ranked_rows = []
     for index, row in enumerate(rows):
         ranked_rows.append(_with_cells(row, [column.get(index) for column in ranked_columns]))
@@ -421,12 +429,12 @@ def _ranked(rows: Sequence[RowRecall | None], seeds: Sequence[int]) -> list[RowR
 
 
 def _rankable_cells(
-    rows: Sequence[RowRecall | None], seeds: Sequence[int], column: int
+    rows: Sequence[RowRecall | None], are_complete: Sequence[bool], column: int
 ) -> dict[int, RecallCell]:
     """Return the cells of a column that may be ranked, by the index of their row."""
     cells = {}
     for index, row in enumerate(rows):
-        if row is None or row.learning is None or row.learning.seeds != seeds[index]:
+        if row is None or row.learning is None or not are_complete[index]:
             continue
         cell = row.beyond[column]
         learned = row.learning.learned

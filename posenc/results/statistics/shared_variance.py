@@ -73,22 +73,32 @@ def predicted_variances(
     import numpy as np
 
     with_enough_seeds = tuple(row for row in rows if len(row) >= SEEDS)
-    follows_trend = len(with_enough_seeds) >= ROWS
-    rows = with_enough_seeds if follows_trend else rows
+    if len(with_enough_seeds) < ROWS:
+        pooled = _pooled_variance(rows)
+        return None if pooled is None else (pooled,) * len(means)
+    rows = with_enough_seeds
     variances = np.array([np.var(row, ddof=1) for row in rows])
     freedom = np.array([len(row) - 1 for row in rows])
-    if not len(rows) or not np.median(variances) > 0:
+    if not np.median(variances) > 0:
         return None
-    if not follows_trend:
-        pooled = float((freedom * variances).sum() / freedom.sum())
-        pooled_freedom = min(float(freedom.sum()), MOST_PRIOR)
-        return tuple(SeedVariance(pooled, pooled_freedom) for _ in means)
     row_means = np.array([np.mean(row) for row in rows])
     lowest = row_means.min()
     trend = _trend(_positive(variances), _size(row_means, lowest), freedom)
     expected = trend.expected(_size(np.array(means), lowest))
     prior = float(trend.prior[0])
     return tuple(SeedVariance(variance, prior) for variance in expected.tolist())
+
+
+def _pooled_variance(rows: tuple[tuple[float, ...], ...]) -> SeedVariance | None:
+    """Return the mean variance of all rows; None without rows, or if the seeds of most rows are equal."""
+    import numpy as np
+
+    variances = np.array([np.var(row, ddof=1) for row in rows])
+    freedom = np.array([len(row) - 1 for row in rows])
+    if not len(rows) or not np.median(variances) > 0:
+        return None
+    pooled = float((freedom * variances).sum() / freedom.sum())
+    return SeedVariance(pooled, min(float(freedom.sum()), MOST_PRIOR))
 
 
 def _size(losses: np.ndarray, lowest: float) -> np.ndarray:

@@ -103,8 +103,9 @@ def tasks_at_once_here(tasks: Sequence[SweepTask], settings: SweepSettings) -> i
 def _gpu_slots_here(tasks: Sequence[SweepTask], settings: SweepSettings, cores: int) -> int:
     """Return how many tasks the GPUs of this machine take at once; 0 for tasks on the CPU."""
     gpus = len(visible_gpus())
-    if all(":" in task.device for task in tasks):
-        gpus = min(1, gpus)  # cuda:1 is a single one
+    named = {task.device for task in tasks}
+    if all(":" in device for device in named):  # cuda:1 is a single one
+        gpus = min(len(named), gpus)
     if gpus == 0 or all(task.device == "cpu" for task in tasks):
         return 0
     slots = slots_of_a_gpu(tasks, settings, free_bytes=least_free_gpu_memory(), cores=cores // gpus)
