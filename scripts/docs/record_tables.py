@@ -378,22 +378,14 @@ def choices(considered: Sequence[tuple[str, str, str, str, str]]) -> str:
 
 
 def verdicts_counted(folder: str) -> str:
-    """Return the encodings by their verdict at the longest window, those with several seeds and with one."""
-    names_by_verdict: dict[str, tuple[list[str], list[str]]] = {}
+    """Return the encodings by their verdict at the longest window, those that harm least first."""
+    names_by_verdict: dict[str, list[str]] = {}
     for row in sorted(compare([folder])["rows"], key=lambda row: last_cell(row)["change"]):
-        several, single = names_by_verdict.setdefault(verdict_word(last_cell(row)), ([], []))
-        if len(row["seeds"]) > 1:
-            several.append(f"`{row['label']}`")
-        else:
-            single.append(f"`{row['label']}`")
-    table = MarkdownTable(["verdict at 8T", "three or five seeds", "one seed"], left=[0, 1, 2])
-    for verdict, (several, single) in names_by_verdict.items():
-        table.add(verdict, _count_and_names(several), _count_and_names(single))
+        names_by_verdict.setdefault(verdict_word(last_cell(row)), []).append(f"`{row['label']}`")
+    table = MarkdownTable(["verdict at 8T", "encodings"], left=[0, 1])
+    for verdict, names in names_by_verdict.items():
+        table.add(verdict, f"{len(names)}: {', '.join(names)}")
     return table.text()
-
-
-def _count_and_names(names: Sequence[str]) -> str:
-    return f"{len(names)}: {', '.join(names)}" if names else "0"
 
 
 def recipe(folder: str) -> str:
