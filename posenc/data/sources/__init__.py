@@ -110,9 +110,8 @@ def named_data(data: DataSettings) -> DataSettings:
 def absolute_data(data: DataSettings) -> DataSettings:
     """Return the settings with local paths made absolute, so that they mean the same from any folder.
 
-    Raises UserError for settings that cannot work. An empty path would be the working folder.
+    Nothing is checked. An empty path stays empty, so that it can be refused, and is not the working folder.
     """
-    source_of(data)
     paths = data.parameters.get("paths")
     repository = data.parameters.get("repository")
     if isinstance(paths, str):
@@ -150,7 +149,7 @@ def is_measured_whole(data: DataSettings) -> bool:
 
 
 def _absolute(path: str) -> str:
-    return str(expanded(path).absolute())
+    return str(expanded(path).absolute()) if path.strip() else path
 
 
 def read_documents(data: DataSettings, notes: Notes) -> list[Document]:
