@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from posenc.core import console
+from posenc.evaluation.evaluate import EvalCell
 from posenc.running.cell_progress import CellProgress, work_of_cells
 
 
@@ -59,8 +60,11 @@ def test_the_time_left_goes_by_work(line, monkeypatch):
 
 def test_cells_that_are_stored_or_shared_are_no_work():
     context = SimpleNamespace(model=None, acting_extension=lambda window: None)
-    plans = [SimpleNamespace(hash=name, tokens=lambda window: 10 * window) for name in ("a", "b", "b")]
-    cells = [SimpleNamespace(context=context, window=4, plan=plan) for plan in plans]
+    plans = [
+        SimpleNamespace(hash=name, passes_key=name, tokens=lambda window: 10 * window)
+        for name in ("a", "b", "b")
+    ]
+    cells = [EvalCell(context, None, plan, window=4) for plan in plans]
     assert work_of_cells(cells, lambda cell: cell.plan.hash == "a") == [0.0, 40.0, 0.0]
 
 
