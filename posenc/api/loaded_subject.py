@@ -65,7 +65,7 @@ class LoadedSubject:
         ids = self.tokenizer.encode(prompt)
         if not ids:
             raise UserError("prompt", prompt, "is empty")
-        first = [] if self.model.bos is None else [self.model.bos]
+        first = self.model.first_tokens
         if context is not None:
             ids = ids[-max(1, context - tokens - len(first)) :]
         ids = [*first, *ids]

@@ -25,7 +25,7 @@ from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_file, why_missing
 
 _imported: dict[str, _Imported] = {}  # by the name of the module
-_asked_for: dict[str, ModuleType] = {}  # by name
+_asked_for: list[str] = []  # names of modules, the latest last
 
 
 def import_plugins(plugins: Sequence[str]) -> None:
@@ -50,8 +50,9 @@ def plugin_module(plugin: str) -> ModuleType:
         hint = "" if is_named_by_file else f"plugins=[{plugin}]: a module in this folder or on PYTHONPATH"
         raise UserError("plugins", plugin, problem, hint=hint) from error
     _refuse_changed(plugin, module)
-    _asked_for.pop(module.__name__, None)
-    _asked_for[module.__name__] = module
+    if module.__name__ in _asked_for:
+        _asked_for.remove(module.__name__)
+    _asked_for.append(module.__name__)
     return module
 
 

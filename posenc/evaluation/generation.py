@@ -26,9 +26,8 @@ from posenc.training.device import autocast
 
 
 def first_tokens(context: EvalContext) -> list[int]:
-    """Return the tokens before a prompt: BOS if the model begins its texts with it, else none."""
-    bos = context.model.bos if isinstance(context.model, CallableModel) else None
-    return [] if bos is None else [bos]
+    """Return the tokens before a prompt. posenc's decoder has none."""
+    return context.model.first_tokens if isinstance(context.model, CallableModel) else []
 
 
 def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:

@@ -304,9 +304,7 @@ def _evaluation_memory(
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel):
-        # autocast keeps a copy of weights in float32, half as large, while a pass runs
-        is_cast = precision == "bf16" and model.sizes.bytes_a_weight == BYTES_A_WEIGHT
-        copies = model.sizes.weight_bytes / 2 if is_cast else 0.0
+        copies = model.sizes.bytes_of_copy if precision == "bf16" else 0.0
         # Shorter windows may need more: more of them go through the model at once.
         return max(model.memory(batch_tokens, window, n_targets) for window in windows) + copies
     weights = BYTES_A_WEIGHT * parameters

@@ -47,6 +47,11 @@ class ModelSizes:
         return self.weight_bytes / self.parameters
 
     @property
+    def bytes_of_copy(self) -> float:
+        """Return the bytes of the copy in bf16 that autocast keeps of float32 weights; 0 of others."""
+        return self.weight_bytes / 2 if self.bytes_a_weight == FLOAT_BYTES else 0.0
+
+    @property
     def kept_numbers(self) -> int:
         """Return the numbers of the key and the value of a token in a layer."""
         return 2 * self.key_heads * self.shape.head_dim

@@ -99,7 +99,8 @@ class AttentionSettings(Choice):
     token_shift: Flag = defines_run(False)
     output_norm: Flag = defines_run(False)
 
-    # The same for parameters of a choice. A hash names them all the same, so only `row` leaves them out.
+    # Parameters that stored runs may lack, and what these runs had. The hash of a run names such a parameter, so
+    # `row` alone leaves it out.
     earlier_parameters: ClassVar[dict[str, Any]] = {"qk_norm": False}
 
 

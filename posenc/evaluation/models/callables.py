@@ -82,6 +82,11 @@ class CallableModel(nn.Module):
         self.shape = self.encoding.shape
 
     @property
+    def first_tokens(self) -> list[int]:
+        """Return the tokens before every text: BOS, or none."""
+        return [] if self.bos is None else [self.bos]
+
+    @property
     def dtype(self) -> torch.dtype:
         """Return the type of its weights; float32 for a function without weights."""
         dtypes = (weight.dtype for weight in self.parameters() if weight.is_floating_point())

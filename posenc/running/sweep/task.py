@@ -35,7 +35,6 @@ QUOTED_WORD = re.compile(r"='([\w.+-]+)'$")  # data.task='copy': a name that may
 ERROR = "error: "  # begins the line in which a job says why it fails
 
 PROCESS_BYTES = 6e8  # memory of a process that has loaded torch
-FLOAT32_BYTES = 4
 BYTES_A_WEIGHT = 40  # value, gradient, two moments, and the activations of a batch of a common size
 
 
@@ -183,9 +182,7 @@ def _needs_of(job: Job, cores: int) -> _Needs:
             return _Needs(sizes.parameters, threads, PROCESS_BYTES + sizes.weight_bytes)
         longest = job.evaluation.lengths.longest
         of_passes = subject.memory(job.evaluation.settings.batch_tokens, longest, longest)
-        has_float32 = sizes.bytes_a_weight == FLOAT32_BYTES
-        copied_weights = sizes.weight_bytes / 2 if has_float32 else 0.0  # autocast to bf16 may make a copy
-        return _Needs(sizes.parameters, cores, PROCESS_BYTES + of_passes + copied_weights)
+        return _Needs(sizes.parameters, cores, PROCESS_BYTES + of_passes + sizes.bytes_of_copy)
     weights = job.run_shape.n_block_weights
     return _Needs(weights, threads_for(weights, cores), PROCESS_BYTES + BYTES_A_WEIGHT * weights)
 
