@@ -99,8 +99,8 @@ class AttentionSettings(Choice):
     token_shift: Flag = defines_run(False)
     output_norm: Flag = defines_run(False)
 
-    # Parameters that stored runs may lack, and what these runs had. The hash of a run names such a parameter, so
-    # `row` alone leaves it out.
+    # Parameters that stored runs may lack, and what these runs had. The hash of a run names such a parameter,
+    # so `row` alone leaves it out.
     earlier_parameters: ClassVar[dict[str, Any]] = {"qk_norm": False}
 
 
