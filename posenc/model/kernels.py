@@ -369,6 +369,15 @@ def _queries_that_fit(float32_sizes: float, *, is_cuda: bool) -> int:
     return int(min(preferred, _limits.max_scores / float32_sizes))
 
 
+def rounded_keys(keys: int, window: int) -> int:
+    """Round up a number of keys, so that at most `block_sizes` different ones occur in a window.
+
+    For products that a hook makes for itself: it does not know the blocks, whose keys `query_blocks` rounds.
+    """
+    step = math.ceil(window / _limits.block_sizes)
+    return min(window, math.ceil(keys / step) * step)
+
+
 def join_blocks(outputs: Sequence[Tensor]) -> Tensor:
     """Join the outputs of blocks, the last one first, to (B, H, T, E)."""
     return outputs[0] if len(outputs) == 1 else torch.cat(list(reversed(outputs)), dim=2)

@@ -14,6 +14,7 @@ from torch import Tensor
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.blocks import rows_of_block
 from posenc.evaluation.extensions.base import Extension
+from posenc.model.kernels import rounded_keys
 
 HOOKS_BY_DISTANCE = {"rotate", "distance_bias"}  # they can act at another distance than the true one
 KEPT_HOOKS = {"positions", "visible"}  # they go on acting at the true positions
@@ -81,7 +82,8 @@ class Redistanced(Encoding):
             self._rotate_anew(unrotated, k_pos, layer)
         assert unrotated.q_new is not None and unrotated.k_new is not None
         q_block = rows_of_block(unrotated.q_new, unrotated.keys, s)
-        product = q_block @ unrotated.k_new[:, :, : len(far_pos)].mT
+        k_block = unrotated.k_new[:, :, : rounded_keys(len(far_pos), unrotated.keys)]
+        product = (q_block @ k_block.mT)[..., : len(far_pos)]
         width = unrotated.q.shape[-1]  # D before `rotate`, which may add to it
         far_scores = product.float() * width**-0.5  # (B, H, T, S')
         for part in self.biased:
