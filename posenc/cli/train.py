@@ -93,14 +93,14 @@ def _is_another_process() -> bool:
 
 def _answer(command: str, line: CommandLine) -> int:
     """Print what Hydra's own flags ask for."""
-    from posenc.config.compose import compose_jobs, expand_files, search_path_overrides
+    from posenc.config.compose import compose_jobs, overrides_for_hydra
     from posenc.config.hydra_adapter import print_answer
 
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
         compose_jobs(command, line)  # wrong input is refused in posenc's words, not in Hydra's
     end_starting()
     # Hydra's parser wants all overrides before the flags, or behind them
-    print_answer(command, [*line.flags, *search_path_overrides(), *expand_files(line.overrides)])
+    print_answer(command, [*line.flags, *overrides_for_hydra(command, line)])
     return 0
 
 

@@ -272,21 +272,39 @@ def search_path_overrides(config_dir: str | None = None) -> list[str]:
     return [f"{SEARCH_PATH}=[{urls}]"] if folders else []
 
 
-def expand_files(overrides: list[str]) -> list[str]:
-    """Return the overrides with files of the user's, in place of an encoding or a task, as plug-ins."""
-    return expand_encoding_file(expand_task(overrides))
+def expand_files(overrides: list[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides with the user's files of an encoding or a task replaced by names, and these files.
+
+    The files are plug-ins: they are imported beside those that `plugins` names.
+    """
+    expanded, task_files = expand_task(overrides)
+    expanded, encoding_files = expand_encoding_file(expanded)
+    return expanded, [*task_files, *encoding_files]
 
 
 def compose_config(command: str, overrides: list[str]) -> DictConfig:
     """Compose one configuration, with Hydra's own part. Raises UserError."""
-    expanded = expand_files(overrides)
+    expanded, files = expand_files(overrides)
     for override in expanded:
         _refuse_several_choices(override)
         _refuse_long_choice(command, override)
     try:
-        return compose(command, expanded)
+        config = compose(command, expanded)
     except REFUSALS as error:
         raise refusal(command, expanded, error) from error
+    if files:  # an experiment may have plug-ins of its own
+        config.plugins = [*config.plugins, *(file for file in files if file not in config.plugins)]
+    return config
+
+
+def overrides_for_hydra(command: str, line: CommandLine) -> list[str]:
+    """Return the line's overrides as Hydra alone understands them. Raises UserError."""
+    expanded, files = expand_files(line.overrides)
+    if files:
+        with initialize_hydra(line.config_dir) as search_overrides:
+            plugins = compose_config(command, [*search_overrides, *line.overrides]).plugins
+        expanded.append(f"plugins=[{','.join(map(quote, plugins))}]")  # the last one counts
+    return [*search_path_overrides(), *expanded]
 
 
 def _refuse_several_choices(override: str) -> None:

@@ -7,40 +7,35 @@ from collections.abc import Sequence
 
 import yaml
 
-from posenc.config.overrides import key_of, quote
+from posenc.config.overrides import key_of
 from posenc.core.errors import UserError, first_line
 from posenc.encodings.registry import FILE, file_encoding
 
 
-def expand_encoding_file(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the file of an encoding replaced by settings and a plug-in.
+def expand_encoding_file(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides with the file of an encoding replaced by its settings, and the files to import.
 
     Raises UserError for a file that holds no such encoding.
     """
     choices = [override.partition("=")[2] for override in overrides if override.startswith("encoding=")]
     if not choices:
-        return list(overrides)
+        return list(overrides), []
     chosen = choices[-1].replace("\\", "").strip("'\"")
     match = FILE.fullmatch(chosen)
     if match is None:
-        return list(overrides)
+        return list(overrides), []
     file, class_name = match.groups()
     try:
         settings = file_encoding(file, class_name)
     except (yaml.YAMLError, OSError, TypeError, ValueError) as error:
         raise UserError("encoding", chosen, f"its YAML cannot be read: {first_line(error)}") from error
-    plugins: list[str] = []
     others: list[str] = []
     for override in overrides:
         key = key_of(override)
-        if key == "plugins":
-            named = override.partition("=")[2].strip("[]")
-            plugins = [named] if named else []
-        elif key.startswith("encoding."):
+        if key.startswith("encoding."):
             # `++`: a parameter whose default is in the class alone is no key of the configuration
             others.append(f"++{override.lstrip('+')}")
         elif key != "encoding":
             others.append(override)
     encoding = [f"++encoding.{key}={json.dumps(value)}" for key, value in settings.items()]
-    plugins.append(quote(file))
-    return ["~encoding", *encoding, *others, f"plugins=[{','.join(plugins)}]"]
+    return ["~encoding", *encoding, *others], [file]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posenc.config.overrides import key_of, quote
 from posenc.core.errors import UserError
 from posenc.core.plugins import plugin_module
 from posenc.data.tasks import own_tasks, tasks_in
@@ -12,8 +11,8 @@ from posenc.data.tasks import own_tasks, tasks_in
 OPTIONS = "data.options."
 
 
-def expand_task(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the file of a task replaced by the task's name, and added to `plugins`.
+def expand_task(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides with the file of a task replaced by the task's name, and the files to import.
 
     A task's options are declared in its class alone, so the configuration does not have their keys yet:
     `data.options.unique=true` becomes Hydra's `++data.options.unique=true`. Raises UserError for a file that
@@ -31,7 +30,7 @@ def expand_task(overrides: Sequence[str]) -> list[str]:
             expanded.append(f"++{override}")
         else:
             expanded.append(override)
-    return _with_plugins(expanded, files) if files else expanded
+    return expanded, files
 
 
 def _task_in(file: str) -> str:
@@ -44,15 +43,3 @@ def _task_in(file: str) -> str:
         problem = f"its task has the name of one of posenc's, {names[0]}"
         raise UserError("data.task", file, problem, hint="give it a `name` of its own")
     return names[0]
-
-
-def _with_plugins(overrides: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Return the overrides with files added to `plugins`."""
-    plugins_overrides = [override for override in overrides if key_of(override) == "plugins"]
-    plugins = [quote(file) for file in files]
-    if plugins_overrides:
-        # the last one counts, as everywhere
-        items = plugins_overrides[-1].partition("=")[2].strip("[]")
-        plugins = [items, *plugins] if items else plugins
-    other_overrides = [override for override in overrides if override not in plugins_overrides]
-    return [*other_overrides, f"plugins=[{','.join(plugins)}]"]

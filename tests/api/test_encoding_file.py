@@ -59,6 +59,25 @@ def test_parameters_and_other_plug_ins_are_set_beside_a_file(mine):
     assert jobs == [({"name": "mine", "strength": 2}, ["other", "./mine.py"])]
 
 
+@pytest.fixture
+def experiment(working_folder):
+    """Return the arguments that choose an experiment with a plug-in of its own."""
+    (working_folder / "yaml/experiment").mkdir(parents=True)
+    text = "# @package _global_\nexperiment_name: own\nplugins: [other]\n"
+    (working_folder / "yaml/experiment/own.yaml").write_text(text)
+    return ["--config-dir", "yaml", "experiment=own"]
+
+
+def test_the_plug_ins_of_an_experiment_stay(mine, experiment):
+    jobs = composed(*experiment, "encoding=./mine.py")
+    assert jobs == [({"name": "mine", "strength": 1.5}, ["other", "./mine.py"])]
+
+
+def test_cfg_prints_the_plug_ins_of_the_experiment_and_the_file(mine, experiment, posenc):
+    printed = posenc("train", *experiment, "encoding=./mine.py", "--cfg", "job").out
+    assert "plugins:\n- other\n- ./mine.py\n" in printed
+
+
 def test_a_file_is_a_value_of_a_sweep(mine):
     jobs = composed("-m", "encoding=rope,./mine.py:Mine", "seed=0,1")
     names = [(encoding["name"], plugins) for encoding, plugins in jobs]
