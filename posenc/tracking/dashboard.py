@@ -11,14 +11,14 @@ from typing import Any
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.console import run_interruptible, say
 from posenc.core.errors import RunError, UserError
-from posenc.core.paths import conf_dir, load_yaml, output_file
+from posenc.core.paths import output_file
 from posenc.evaluation.protocols import protocol_names
 from posenc.report.texts import length_text
 from posenc.results.measurements import parse_multiple
 from posenc.tracking import refuse_without
 from posenc.tracking.curves import POSITION, WINDOW
 from posenc.tracking.tracker import error_text
-from posenc.tracking.wandb import host, load_wandb, log_in, user_settings
+from posenc.tracking.wandb import host, load_wandb, log_in, project_of, user_settings
 
 WORKSPACE_NAME = "posenc: encodings by context"
 MOST_RUNS = 200  # W&B would show ten
@@ -46,7 +46,7 @@ def make_dashboard(
     name, _, _ = protocol.partition("+")  # without the extension
     if name not in protocol_names():
         raise UserError("--protocol", protocol, "there is no such protocol", allowed=protocol_names())
-    view = View(project or _default_project(), protocol, multiple)
+    view = View(project_of(project), protocol, multiple)
     owner = entity or user_settings().entity
     if out is not None:
         _write(build_workspace(owner or "ENTITY", view), output_file("--out", out))
@@ -56,14 +56,6 @@ def make_dashboard(
         hint = "run `wandb login`, which says where to get one; --out needs none"
         raise UserError("WANDB_API_KEY", None, f"there is no W&B API key for {host()}", hint=hint)
     print(_send(owner, view))
-
-
-def _default_project() -> str:
-    """Return the project that wandb's own settings name, or that of posenc's YAML."""
-    project = user_settings().project
-    if project is not None:
-        return str(project)
-    return str(load_yaml(conf_dir() / "tracking" / "wandb.yaml")["project"])
 
 
 def _write(workspace: Any, file: Path) -> None:

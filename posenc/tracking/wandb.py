@@ -28,6 +28,7 @@ LONGEST_NAME = 128
 LONGEST_TAG = 64
 # not only blanks (the look-ahead), none of / \ # ? % :
 NAME = re.compile(rf"(?=.*\S)[^/\\#?%:]{{1,{LONGEST_NAME}}}")
+DEFAULT_PROJECT = "posenc"
 # what earlier versions of wandb called its modes
 MODES = {"run": "online", "shared": "online", "dryrun": "offline"}
 
@@ -43,7 +44,7 @@ class WandbTracker(BaseTracker):
         run: TrackedRun,
         *,
         mode: Literal["auto", "online", "offline", "disabled"],
-        project: str,
+        project: str | None,
         entity: str | None,
         group: str | None,
         tags: list[str],
@@ -57,7 +58,7 @@ class WandbTracker(BaseTracker):
             run_group = run_group[:LONGEST_NAME]
         settings: dict[str, Any] = {
             "entity": entity,
-            "project": project,
+            "project": project_of(project),
             "run_name": run.name[:LONGEST_NAME],
             "run_group": run_group or None,
             "run_job_type": run.kind,
@@ -80,14 +81,15 @@ class WandbTracker(BaseTracker):
         Path(settings["root_dir"]).mkdir(parents=True, exist_ok=True)  # wandb would go to /tmp without a word
         offline_reason = "as asked"
         if mode == "online":
-            if log_in():
-                try:
+            try:
+                if log_in():
                     return _init({**settings, "mode": "online"}, self.run)
-                except Exception as error:
-                    offline_reason = error_text(error)
-                    load_wandb().teardown()  # otherwise the next `init` says that the run's id is in use
-            else:
                 offline_reason = f"no API key for {host()}"
+            except UserError as error:
+                offline_reason = f"{error.key} {error.problem}"
+            except Exception as error:
+                offline_reason = error_text(error)
+                load_wandb().teardown()  # otherwise the next `init` says that the run's id is in use
             mode = "offline"
         run = _init({**settings, "mode": mode}, self.run)
         if mode == "offline":
@@ -196,9 +198,22 @@ def requested_mode() -> str:
     return MODES.get(mode, mode)
 
 
+def project_of(named: str | None) -> str:
+    """Return the project: that of the setting, else of WANDB_PROJECT or the user's files, else posenc's."""
+    users: str | None = user_settings().project
+    return named or users or DEFAULT_PROJECT
+
+
 def log_in() -> bool:
-    """Log in with the user's key, without asking for one; return whether there is a key."""
-    return bool(load_wandb().login(prompt=False, verify=False))
+    """Log in with the user's key, without asking for one; return whether there is a key.
+
+    Raises UserError for a text that is no key.
+    """
+    wandb = load_wandb()
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except wandb.errors.AuthenticationError as error:
+        raise UserError("WANDB_API_KEY", None, f"is refused by wandb: {error_text(error)}") from error
 
 
 def host() -> str:

@@ -14,7 +14,7 @@ from tracked import begin, contents, history, offline_runs, shipped
 
 from posenc.core.errors import UserError
 from posenc.tracking import check_tracking
-from posenc.tracking.wandb import host, log_in
+from posenc.tracking.wandb import host, log_in, project_of
 
 KEY = "k" * 40
 
@@ -192,6 +192,29 @@ def test_a_key_is_found_where_wandb_finds_it(home, monkeypatch):
     assert not log_in()
     (home / ".netrc").write_text(f"machine wandb.example login user password {KEY}\n")
     assert log_in()
+
+
+def test_a_key_that_is_none_is_refused_and_not_printed(own_server, monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_API_KEY", "too-short")
+    with pytest.raises(UserError) as caught:
+        begin("wandb", tmp_path / "run", mode="online")
+    assert caught.value.key == "WANDB_API_KEY"
+    assert "40+ characters" in caught.value.text()
+    assert "too-short" not in caught.value.text()
+
+
+def test_a_key_that_is_none_leaves_a_run_offline(own_server, monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("WANDB_API_KEY", "too-short")
+    monkeypatch.setenv("WANDB_MODE", "online")
+    begin("wandb", tmp_path / "run", mode="auto").finish("finished")
+    assert "WANDB_API_KEY is refused" in caplog.text
+    assert offline_runs(tmp_path / "run")
+
+
+def test_a_project_is_that_of_the_setting_else_of_the_environment(home, monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
+    assert project_of(None) == "theirs"
+    assert project_of("mine") == "mine"
 
 
 # --- Servers
