@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import altair as alt
 
@@ -158,7 +158,8 @@ def _losses(panel: Panel, names: RowNames) -> Iterator[LinePoint]:
     for row in comparison.rows:
         for cell in row.cells:
             spread = _spread(row, cell, cell.spread)
-            yield _line_point(panel, names.name(row), cell, cell.mean, spread)
+            point = _line_point(panel, names.name(row), cell, cell.mean, spread)
+            yield _above_zero(point) if comparison.header.metric == "ppl" else point
 
 
 def _changes(panel: Panel, names: RowNames) -> Iterator[LinePoint]:
@@ -188,6 +189,13 @@ def _line_point(panel: Panel, name: str, cell: Cell, value: float | None, spread
     low, high = band_ends(cell, value, spread)
     text = tooltip(name, cell, panel.comparison.header.metric)
     return LinePoint(panel.title, name, x, short_number(value), low, high, text)
+
+
+def _above_zero(point: LinePoint) -> LinePoint:
+    """Let a band that would reach 0, which a logarithmic axis does not have, end as far below as above."""
+    if point.y is None or point.low is None or point.high is None or point.low > 0:
+        return point
+    return replace(point, low=short_number(point.y**2 / point.high))
 
 
 def _has_curves(panels: Sequence[Panel]) -> bool:

@@ -158,6 +158,18 @@ def test_the_band_of_one_seed_is_the_interval_of_its_change_around_the_loss(reca
     assert point["high"] == pytest.approx(cell.mean + high - cell.change, rel=1e-5)
 
 
+def test_a_band_of_perplexities_stays_above_zero(tmp_path):
+    """They are drawn on a logarithmic axis, and seeds that collapse differ by more than their mean."""
+    for seed, loss in enumerate((0.5, 0.6, 5.0)):
+        write_run(tmp_path, "rope", seed=seed, losses={1: 0.5, 8: loss})
+    comparisons = comparisons_of(tmp_path, metric="ppl")
+    cell = comparisons[0].rows[0].cells[-1]
+    assert cell.spread > cell.mean
+    points = points_of(chart_of("context", comparisons))
+    point = next(point for point in points if point.get("row") == "rope" and point["x"] == 8)
+    assert point["low"] == pytest.approx(cell.mean**2 / (cell.mean + cell.spread), rel=1e-4)
+
+
 @pytest.mark.parametrize(("metric", "unit"), [("nats", math.log(2)), ("bpb", 1.0)])
 def test_the_margin_of_same_is_marked_in_the_charts_unit(swept, metric, unit):
     made = chart_of("change", comparisons_of(swept, metric=metric))

@@ -132,7 +132,9 @@ def test_digits_stay_below_each_other_beside_marks(sweep):
 def test_everything_has_its_heads_its_seeds_and_intervals(sweep):
     text = table(sweep, full=True, width=200)
     assert "by length, in nats/byte" in text
-    assert "loss      sd  change  sd of change  verdict" in text
+    assert re.search(r"loss +sd +change +95% CI +sd of change +verdict", text)
+    change, low, high = re.search(r"rope +8x .* (\+\d\.\d+) +\[(.*), (.*)\] +±", text).groups()
+    assert float(low) < float(change) < float(high)
     assert re.search(r"above the lowest loss  rank +above the lowest change  rank\n", text)
     assert "0 1 2" in text
     assert re.search(r"rope .* \[\+2\.\d+, \+2\.\d+\] p<0\.001  above", text)

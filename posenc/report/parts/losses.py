@@ -9,6 +9,7 @@ from posenc.report.cell_texts import LOSS_HEAD, change_text, half_width, has_cur
 from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, with_interval
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
+from posenc.results.numbers import printed_change
 from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN, short_verdict
 
 if TYPE_CHECKING:
@@ -35,6 +36,21 @@ def _change_column_text(comparison: Comparison, row: Row, cell: Cell) -> str:
 
 def _change_spread_text(comparison: Comparison, row: Row, cell: Cell) -> str:
     return "" if is_base(row, cell) else half_width(comparison.header.metric, cell.change_spread)
+
+
+def _interval_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    """Return the interval that the verdict goes by, in the metric; of perplexities that of one seed alone."""
+    header = comparison.header
+    interval = cell.change_ci95  # of one seed
+    if interval is None and cell.verdict_ci95 is not None:
+        scales = {"bpb": 1.0, "nats": header.nats_per_bpb}
+        scale = scales.get(header.metric)
+        low, high = cell.verdict_ci95  # bits per byte
+        interval = None if scale is None else (low * scale, high * scale)
+    if interval is None or is_base(row, cell):
+        return ""
+    low, high = interval
+    return f"[{printed_change(low, header.metric)}, {printed_change(high, header.metric)}]"
 
 
 def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
@@ -98,7 +114,7 @@ CELL_COLUMNS = (
     ),
     CellColumn(
         head=lambda comparison: "95% CI",
-        text=lambda comparison, row, cell: half_width(comparison.header.metric, None, cell.change_ci95),
+        text=_interval_text,
         terms=(
             (
                 "95% CI",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from posenc.core.errors import visible
+from posenc.core.errors import plural, visible
 from posenc.report.cell_texts import breaks_text
 from posenc.report.exact import exact_answer, is_exact
 from posenc.report.sentences.clauses import VERBS, rows_by_word
@@ -187,5 +187,5 @@ def _verdict_answer(comparison: Comparison, last: int) -> str:
     rows_and_words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
     start = f"At {length_text(multiple)}"
     if len(counted) < len(trained):
-        start += f", of {len(counted)} rows with {ENOUGH_SEEDS} or more seeds,"
+        start += f", of {plural(len(counted), 'row')} with {ENOUGH_SEEDS} or more seeds,"
     return rows_by_word(start, rows_and_words)
