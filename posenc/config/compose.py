@@ -299,12 +299,21 @@ def compose_config(command: str, overrides: list[str]) -> DictConfig:
 
 def overrides_for_hydra(command: str, line: CommandLine) -> list[str]:
     """Return the line's overrides as Hydra alone understands them. Raises UserError."""
-    expanded, files = expand_files(line.overrides)
+    with initialize_hydra(line.config_dir) as search_overrides:
+        written = without_files(command, search_overrides, line.overrides)
+    return [*search_path_overrides(), *written]
+
+
+def without_files(command: str, search_overrides: list[str], overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with files of an encoding or a task as `plugins`, beside those of an experiment.
+
+    Needs an initialized Hydra. Raises UserError.
+    """
+    expanded, files = expand_files(list(overrides))
     if files:
-        with initialize_hydra(line.config_dir) as search_overrides:
-            plugins = compose_config(command, [*search_overrides, *line.overrides]).plugins
+        plugins = compose_config(command, [*search_overrides, *overrides]).plugins
         expanded.append(f"plugins=[{','.join(map(quote, plugins))}]")  # the last one counts
-    return [*search_path_overrides(), *expanded]
+    return expanded
 
 
 def _refuse_several_choices(override: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from posenc.config.compose import deciding_overrides, initialize_hydra
+from posenc.config.compose import deciding_overrides, initialize_hydra, without_files
 from posenc.config.hydra_adapter import launcher_and_config
 from posenc.config.overrides import CommandLine, is_hydras, quote
 from posenc.config.typed import typed_settings
@@ -69,7 +69,8 @@ def launch(
         outcomes: dict[str, TaskOutcome] = {}
         try:
             submitted_at = time.monotonic()
-            handles = _submit(launcher, tasks, runs_dir / ".sweeps")
+            jobs = [_words_of_job(command, search_overrides, task) for task in tasks]
+            handles = _submit(launcher, jobs, runs_dir / ".sweeps")
             while _in_queue(handles):
                 time.sleep(QUEUE_SECONDS)
             for task, handle in zip(tasks, handles, strict=True):
@@ -94,14 +95,22 @@ def _check_slurm(launcher_name: str) -> None:
     raise UserError("hydra/launcher", launcher_name, problem, hint=hint)
 
 
-def _submit(launcher: Any, tasks: Sequence[SweepTask], folder: Path) -> list[Any]:
-    """Submit the tasks and return submitit's handles, without waiting. Raises RunError if Slurm refuses."""
+def _words_of_job(command: str, search_overrides: list[str], task: SweepTask) -> list[str]:
+    """Return the overrides of a task as the job takes them, which Hydra composes and not posenc."""
+    words = [word for word in task.overrides if not is_hydras(word)]
+    return task.with_precision(without_files(command, search_overrides, words))
+
+
+def _submit(launcher: Any, jobs: Sequence[Sequence[str]], folder: Path) -> list[Any]:
+    """Submit jobs, each by its overrides, and return submitit's handles, without waiting.
+
+    Raises RunError if Slurm refuses.
+    """
     folder_existed = exists(folder)
-    overrides = [[word for word in task.overrides if not is_hydras(word)] for task in tasks]
     try:
         # submitit logs to the stdout that it finds when it is imported
         with contextlib.redirect_stdout(sys.stderr), _without_waiting():
-            handles: list[Any] = launcher.launch(overrides, 0)
+            handles: list[Any] = launcher.launch(jobs, 0)
         return handles
     except Exception as error:
         if not folder_existed:

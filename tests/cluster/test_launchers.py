@@ -5,11 +5,15 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import hydra
 import pytest
 import tiny
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 
+from posenc.config.compose import initialize_hydra
 from posenc.running import slurm
+from posenc.running.sweep.task import SweepTask
 
 
 def write_program(folder, name, script):
@@ -20,6 +24,7 @@ def write_program(folder, name, script):
 
 
 def test_without_the_plug_in_it_says_what_to_install(posenc, working_folder, monkeypatch):
+    Plugins.instance()  # they bring their launchers, if nothing has asked for them yet
     groups = ConfigStore.instance().repo["hydra"]
     of_hydra = {
         name: groups["launcher"][name] for name in ("basic.yaml", "joblib.yaml") if name in groups["launcher"]
@@ -56,6 +61,27 @@ def test_where_slurm_does_not_answer_nothing_is_left(
     assert "Traceback" not in result.err
     assert len(result.err.splitlines()) < 6
     assert not (working_folder / "runs" / ".sweeps").exists()
+
+
+def test_a_job_gets_words_that_hydra_composes_without_posenc(working_folder):
+    """Hydra's launcher composes them itself: it knows no files of encodings, and no options of tasks."""
+    (working_folder / "mine.py").write_text(tiny.PLUGIN)
+    words = ["encoding=./mine.py", "encoding.strength=2", "train.precision=auto", "hydra.launcher.nodes=1"]
+    task = SweepTask("[1/1] mine", ["posenc"], working_folder, overrides=words, precision="bf16")
+    with initialize_hydra(None) as search_overrides:
+        written = slurm._words_of_job("train", search_overrides, task)
+        config = hydra.compose("train", written)
+    assert config.encoding == {"name": "mine", "strength": 2}
+    assert config.plugins == ["./mine.py"]
+    assert config.train.precision == "bf16"
+
+
+def test_options_of_a_task_reach_the_job(working_folder):
+    words = ["data=task", "data.task=mqar", "data.options.pairs=2"]
+    task = SweepTask("[1/1] rope", ["posenc"], working_folder, overrides=words)
+    with initialize_hydra(None) as search_overrides:
+        config = hydra.compose("train", slurm._words_of_job("train", search_overrides, task))
+    assert config.data.options == {"pairs": 2}
 
 
 @pytest.fixture

@@ -90,6 +90,13 @@ def test_an_evaluation_is_refused_where_nodes_have_folders_of_their_own():
         )
 
 
+def test_a_gpu_by_its_number_is_refused():
+    with pytest.raises(UserError) as caught:
+        launch.launch(SETTINGS, SWEEP, Invocation(), [replace(TASK, device="cuda:1")])
+    assert caught.value.key == "device"
+    assert "Ray chooses the GPU" in caught.value.text()
+
+
 # --- what a node is told
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posenc.config.overrides import key_of
 from posenc.core.atomic_files import write_text_atomic
 from posenc.core.console import PROGRESS, say
 from posenc.core.errors import RunError, UserError, first_line, plural, visible
@@ -85,6 +84,10 @@ def launch(
     if is_evaluation and settings.folders == OWN:
         problem = "an evaluation needs the directory of its run"
         raise UserError("hydra.launcher.folders", OWN, problem, allowed=["auto", "shared"])
+    for task in tasks:
+        if task.device.startswith("cuda:"):  # a job sees its own GPU alone, whatever its number is
+            problem = "Ray chooses the GPU of a job"
+            raise UserError("device", task.device, problem, allowed=["auto", "cpu", "cuda"])
     with (
         _without_rays_messages(debug=invocation.debug),
         _connected(settings.address) as ray,
@@ -216,11 +219,7 @@ def _order(
     task: SweepTask, settings: RayLauncherSettings, variables: dict[str, str], marker: tuple[Path, str]
 ) -> Order:
     """Return what a node is told of a task."""
-    arguments = list(task.command[1:])  # each node has its own Python
-    if task.precision is not None:
-        # `auto` could be another precision on the node, which would be another run
-        arguments = [text for text in arguments if key_of(text) != "train.precision"]
-        arguments.append(f"train.precision={task.precision}")
+    arguments = task.with_precision(task.command[1:])  # each node has its own Python
     path, text = marker
     run = None if task.evaluation is None else Path(*task.directory.parts[-2:]).as_posix()
     return Order(

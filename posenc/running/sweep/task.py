@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from posenc.config.compose import ComposedJob
-from posenc.config.overrides import CommandLine
+from posenc.config.overrides import CommandLine, key_of
 from posenc.core.errors import visible
 from posenc.core.first_signals import CODES
 from posenc.core.machine import threads_for, usable_cores
@@ -61,6 +61,16 @@ class SweepTask:
         if self.evaluation is None:  # only the exit code tells how an evaluation ended
             return True
         return run_state(self.directory, self.evaluation, retry=self.retry) == FINISHED
+
+    def with_precision(self, words: Sequence[str]) -> list[str]:
+        """Return the words of its command with the precision that `auto` is here.
+
+        On another machine it could be another one, which would be another run.
+        """
+        if self.precision is None:
+            return list(words)
+        others = [word for word in words if key_of(word) != "train.precision"]
+        return [*others, f"train.precision={self.precision}"]
 
 
 @dataclass(frozen=True)
