@@ -17,6 +17,7 @@ from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.paths import choice_files
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.resolve import resolve_evaluation, suited_to
+from posenc.results.runs import Run
 from posenc.running.evaluate import Outcome, run_eval
 from posenc.running.given_model import GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.invocation import Invocation
@@ -25,6 +26,8 @@ from posenc.running.plan_training import plan_training
 from posenc.running.train import run_train
 from posenc.training.device import resolve_device
 
+# Keys that are null by default: a mapping is their value, since there are no keys inside to set.
+KEYS_WITHOUT_KEYS = ("data.plant",)
 # Keys of settings that apply to a model that is given as a function.
 KEYS_OF_GIVEN_MODEL = (
     "context_length",
@@ -65,7 +68,10 @@ def evaluate(subject: Any, /, **overrides: Any) -> LoadedRun:
         return load(directory)
     if isinstance(subject, LoadedRun):
         overrides = {"plugins": subject.plugins, **overrides}
+    if isinstance(subject, LoadedRun | Run):
         subject = subject.path
+    if isinstance(overrides.get("plugins"), str):  # as `load` takes it
+        overrides["plugins"] = [overrides["plugins"]]
     group = "subject" if str(subject) in choice_files("subject") else "run"
     texts = [*_override_texts({group: str(subject)}), *_override_texts(overrides)]
     job = plan_job(_compose("eval", texts).settings)
@@ -130,6 +136,8 @@ def _tokenizer_overrides(tokenizer: Any) -> dict[str, Any]:
     if isinstance(tokenizer, str | os.PathLike):
         return {"tokenizer": "hf", "tokenizer.path": str(tokenizer)}
     settings = tokenizer if isinstance(tokenizer, Mapping) else kept_tokenizer(tokenizer).plain()
+    if "name" not in settings:
+        raise UserError("tokenizer.name", None, "is needed", allowed=choice_files("tokenizer"))
     parameters = {f"tokenizer.{key}": value for key, value in settings.items() if key != "name"}
     return {"tokenizer": settings["name"], **parameters}
 
@@ -153,7 +161,9 @@ def _compose(command: str, overrides: list[str]) -> ComposedJob:
 def _override_texts(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield KEY=VALUE for each override; a mapping below a key sets the keys inside it."""
     for key, value in overrides.items():
-        if isinstance(value, Mapping) and str(value.get("name")) in choice_files(f"{prefix}{key}"):
+        if f"{prefix}{key}" in KEYS_WITHOUT_KEYS:
+            yield f"{prefix}{key}={value_text(value)}"
+        elif isinstance(value, Mapping) and str(value.get("name")) in choice_files(f"{prefix}{key}"):
             # the choice of a group, which brings the parameters of its YAML along
             yield f"{prefix}{key}={value['name']}"
             parameters = {name: value[name] for name in value if name != "name"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError, visible
+from posenc.report.chart_kinds import DEFAULT_PLOT
 from posenc.report.figure import (
     POINTS_OF_INCH,
     Figure,
@@ -19,9 +20,11 @@ from posenc.report.figure import (
     size_in_points,
 )
 from posenc.report.lines import cells_table, seeds_table
+from posenc.report.parts import chart_of_protocol
 from posenc.results.comparison import ALL_PROTOCOLS, CompareRequest, Comparison, compare_runs
 from posenc.results.discovery import AnyPaths
 from posenc.results.discovery import load_runs as read_runs
+from posenc.results.drafts import suited_to_tasks
 from posenc.results.measurements import parse_multiple
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
@@ -80,9 +83,10 @@ class Runs(list[Run]):
         if per not in LINES_PER:
             raise UserError("per", per, "there is no such table", allowed=LINES_PER)
         request = CompareRequest(protocol, metric, allow_mixed=allow_mixed)  # type: ignore[arg-type]
+        request = suited_to_tasks(self, request)
         lines = LINES_PER[per](compare_runs(self, request))
         lines = [line for line in lines if extended or line["extend"] is None]
-        return pd.DataFrame([line for line in lines if protocol in (ALL_PROTOCOLS, line["protocol"])])
+        return pd.DataFrame([line for line in lines if request.protocol in (ALL_PROTOCOLS, line["protocol"])])
 
     def compare(self, **request: Any) -> Table:
         """Return the table of `posenc compare`. Raises UserError.
@@ -93,28 +97,32 @@ class Runs(list[Run]):
 
     def plot(
         self,
-        kind: str = "context",
+        kind: str | None = None,
         *,
         size: str | None = None,
         labels: Mapping[str, str] | None = None,
         caption: str | None = None,
-        legend: bool = True,
+        legend: bool | str = True,
         font: str | None = None,
         **request: Any,
     ) -> Plot:
-        """Return a picture of the kind context, change, heatmap, recall or use. Raises UserError.
+        """Return a picture of a kind that `posenc compare --plot-kind` takes. Raises UserError.
 
-        `size` is in inches: "3.25x2.4". `labels` are other names of rows. `caption` is a text below the
-        picture; "auto" is what posenc says about it. `font` is a family that is installed. `request` takes
-        the options of `compare`. A notebook shows the picture by itself; `save` writes it.
+        Without `kind` it is the protocol's own kind, else the losses by context. `size` is in inches:
+        "3.25x2.4". `labels` are other names of rows. `caption` is a text below the picture; "auto" is what
+        posenc says about it. `font` is a family that is installed. `request` takes the options of `compare`.
+        A notebook shows the picture by itself; `save` writes it.
         """
         from posenc.report.charts import draw_figure
 
+        compare_request = suited_to_tasks(self, _request(request))
+        kind = kind or chart_of_protocol(compare_request.protocol) or DEFAULT_PLOT
         check_kind(kind)
         width, height = (None, None) if size is None else size_in_points(size)
-        figure = Figure(width, height, caption, legend, None if font is None else check_font(font))
+        font = None if font is None else check_font(font)
+        figure = Figure(width, height, caption, _has_legend(legend), font)
         names = [f"{name}={text}" for name, text in (labels or {}).items()]
-        comparisons = renamed(compare_runs(self, _request(request)), names)
+        comparisons = renamed(compare_runs(self, compare_request), names)
         return Plot(self, kind, draw_figure(kind, comparisons, figure))
 
 
@@ -131,8 +139,18 @@ def _request(given: dict[str, Any]) -> CompareRequest:
 
 
 def _as_list(value: Any) -> list[Any]:
-    """Return values as a list; a single value becomes a list of one."""
+    """Return values as a list; a single value becomes a list of one, and None an empty one."""
+    if value is None:
+        return []
     return [value] if isinstance(value, str | int | float) else list(value)
+
+
+def _has_legend(legend: bool | str) -> bool:
+    """Tell whether a picture has a legend: a truth value, or what `--legend` takes. Raises UserError."""
+    choices: dict[bool | str, bool] = {True: True, False: False, "on": True, "off": False}
+    if legend not in choices:
+        raise UserError("legend", legend, "there is no such choice", allowed="True, False, on, off")
+    return choices[legend]
 
 
 @dataclass(repr=False)

@@ -51,7 +51,8 @@ def run_compare(
     if output.explain:
         write(rules_of_tables(), sys.stdout)
         return
-    _check(request, output)
+    if output.against is not None:
+        _check_against(output.against, request, output)
     check_files(output.files, request.protocol)  # before anything is read
     directories, encodings = paths_and_encodings(paths)
     runs = load_runs(directories)
@@ -93,14 +94,6 @@ def split_list(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
 
 
 # --- before the comparison
-
-
-def _check(request: CompareRequest, output: Output) -> None:
-    """Raise UserError for options that contradict each other."""
-    if output.against is not None:
-        _check_against(output.against, request, output)
-    if request.metric == "ppl" and request.baseline is not None:
-        raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
 
 
 def _check_against(table: str, request: CompareRequest, output: Output) -> None:

@@ -70,6 +70,8 @@ def _check(runs: Sequence[Run], request: CompareRequest) -> None:
         raise UserError("--recall-level", request.recall_level, "not a percentage", allowed="0 to 100")
     if request.metric not in METRICS:
         raise UserError("--metric", request.metric, "no such metric", allowed=list(METRICS))
+    if request.metric == "ppl" and request.baseline is not None:
+        raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
     if not runs:
         raise UserError("DIRS", None, "no runs found", hint="train one first: posenc train encoding=rope")
     damaged = [run for run in runs if run.problem is not None]

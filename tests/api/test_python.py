@@ -1,6 +1,7 @@
 """`import posenc`: a run as an object, collections of runs, and the jobs of the commands as functions."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,6 +150,11 @@ def test_a_mapping_with_a_name_is_the_choice_of_a_group(run_copy):
     assert {extension["factor"] for extension in extended} == {4.0}
 
 
+def test_a_run_of_a_table_is_measured_by_its_path(run_copy):
+    (found,) = px.load_runs(run_copy)
+    assert px.evaluate(found, eval={"lengths": ["1x"]}).path == px.load(run_copy).path
+
+
 # --- Training
 def test_training_with_the_same_settings_finds_the_finished_run(run_copy, corpus, capsys):
     before = stamps(run_copy)
@@ -237,6 +243,14 @@ def test_a_frame_has_a_line_a_cell_or_a_line_a_seed(extended_runs, per, column):
     assert frame["extend"].isna().all()
 
 
+RECORDS = Path(__file__).parents[2] / "docs/records"
+
+
+def test_a_frame_of_tasks_alone_has_their_protocol():
+    frame = px.load_runs(RECORDS / "tasks-randomized").to_frame()
+    assert set(frame["protocol"]) == {"exact"}
+
+
 # --- Comparisons and plots
 def test_a_comparison_prints_what_the_command_prints(run_copy, posenc, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
@@ -280,6 +294,17 @@ def test_a_plot_has_the_options_of_the_command(run):
     assert plot._repr_png_()[1] == {"width": 325}
 
 
+def test_a_plot_without_a_kind_is_that_of_its_protocol():
+    runs = px.load_runs(RECORDS / "study-fresh")
+    assert runs.plot().kind == "context"
+    assert runs.plot(protocol="recall").kind == "recall"
+
+
+def test_the_legend_is_a_truth_value_or_what_the_command_takes(run):
+    runs = run.runs()
+    assert runs.plot(legend="off").data("svg") == runs.plot(legend=False).data("svg")
+
+
 def test_a_plot_knows_its_caption(plot):
     assert "T = " in plot.caption
 
@@ -300,6 +325,11 @@ def test_a_plot_is_saved_in_the_format_of_the_file(plot, tmp_path):
         pytest.param(lambda: px.load("nowhere"), "run=nowhere: there is no such folder", id="load"),
         pytest.param(lambda: px.load_runs("nowhere"), "no such run directory", id="load_runs"),
         pytest.param(lambda: px.evaluate("hf", subject={"pth": "x"}), "did you mean: subject.path", id="key"),
+        pytest.param(
+            lambda: px.evaluate(len, context_length=8, tokenizer={"path": "x"}),
+            "tokenizer.name",
+            id="tokenizer",
+        ),
     ],
 )
 def test_a_wrong_name_is_refused(working_folder, call, message):
@@ -321,6 +351,7 @@ def test_a_wrong_name_is_refused(working_folder, call, message):
         ({"train": {"lr": True}}, "train.lr"),
         ({"train": {"lr": None}}, "train.lr"),
         ({"train": {"lr": [1]}}, "train.lr"),
+        ({"data": {"plant": {"kind": "token"}}}, "data.plant.share: is needed"),
     ],
 )
 def test_wrong_settings_of_a_training_are_refused(working_folder, settings, message):
@@ -344,6 +375,12 @@ def test_wrong_settings_of_a_training_are_refused(working_folder, settings, mess
             lambda run: run.runs().compare(sorted="8x"), "sorted: there is no such option", id="option"
         ),
         pytest.param(lambda run: run.runs().plot("contexts"), "did you mean: context", id="plot"),
+        pytest.param(lambda run: run.runs().plot(legend="of"), "allowed: True, False, on, off", id="legend"),
+        pytest.param(
+            lambda run: run.runs().compare(metric="ppl", baseline="rope"),
+            "are not compared",
+            id="perplexities",
+        ),
     ],
 )
 def test_wrong_arguments_of_a_run_are_refused(run, call, message):
