@@ -22,6 +22,9 @@ from posenc.settings.numbers import check_whole
 from posenc.training.memory import keep_freed_memory
 
 NOT_MEASURED = "-"
+# Settings that say where a run is kept, or what of it is reported; a sweep's say how jobs run at once.
+WITHOUT_EFFECT = ("sweep", "tracking", "runs_dir", "name", "experiment_name")
+READ_OF_EVAL = ("eval.batch_tokens", "eval.target_fraction")
 
 
 def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> int:
@@ -29,10 +32,10 @@ def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> 
     check_whole("--repeats", repeats, least=1)
     for override in line.overrides:
         key = key_of(override)
-        if key in ("eval.lengths", "eval.protocols"):
-            hint = "lengths to evaluate at: --eval-lengths 1x,8x"
+        if group_of(key) == "eval" and "." in key and key not in READ_OF_EVAL:
+            hint = f"it reads {', '.join(READ_OF_EVAL)}; lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key, None, "is not read by bench", hint=hint)
-        if group_of(key) == "sweep":
+        if group_of(key) in WITHOUT_EFFECT:
             raise UserError(key, None, "is not read by bench", hint="it measures one case after the other")
     # encoding=rope,alibi is two rows, also without -m
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs

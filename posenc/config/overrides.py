@@ -28,17 +28,25 @@ TAKE_BARE_NAMES = ("show", "check", "bench")  # commands where a bare name choos
 GROUP_NAME = re.compile(r"[a-z_]+(/[a-z_]+)?")  # `encoding`, `hydra/launcher`; no path of the user's
 NAME_OF_RUN = re.compile(r"[\w.+-]+-[0-9a-f]{8}", re.ASCII)
 HOW_TO_WRITE = "settings are written KEY=VALUE: encoding=rope, seed=1"
-# Settings that are paths. They are quoted for Hydra, whose grammar reads neither `~/x` nor `läufe`.
-PATH_KEYS = (
+# Settings that are paths or names. They are quoted for Hydra, whose grammar reads neither `~/x` nor `läufe`.
+LISTS_OF_PATHS = ("data.paths", "plugins")
+QUOTED_KEYS = (
+    *LISTS_OF_PATHS,
     "run",
     "runs_dir",
-    "data.paths",
+    "name",
+    "experiment_name",
     "data.repository",
     "data.task",
     "tokenizer.path",
     "subject.path",
+    "subject.tokenizer",
+    "subject.runs_dir",
     "train.init",
+    "eval.key_tokens",
+    "eval.ruler.essays",
 )
+FILE_OF_ENCODING = re.compile(r"\.py(:\w+)?$")  # the end of `encoding=~/mine.py:Mine`
 SEPARATOR = "data.separator"  # a text, in which white space and commas count
 # Texts that Hydra reads as they are.
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)
@@ -244,7 +252,7 @@ def refuse_others(line: CommandLine, groups: Collection[str], what: str, hint: s
 def quote_paths(override: str) -> str:
     """Quote the paths in an override for Hydra's grammar: `~/x`, `läufe`, `a (1)`, and `data.separator`.
 
-    Commas separate the values of a sweep, unless there is a file of that name; `data.paths` may be a list.
+    Commas separate the values of a sweep, unless there is a file of that name; some settings may be lists.
     """
     key, equals, value = override.partition("=")
     written = f"{key}{equals}"
@@ -252,9 +260,10 @@ def quote_paths(override: str) -> str:
     is_plain = value not in ("", "[]", "null") and not HYDRAS_GRAMMAR.search(value)
     if is_plain and setting == SEPARATOR:
         return f"{written}{quote(value)}"
-    if not is_plain or setting not in PATH_KEYS:
+    is_file = setting == "encoding" and FILE_OF_ENCODING.search(value) is not None
+    if not is_plain or not (is_file or setting in QUOTED_KEYS):
         return override
-    is_list = setting == "data.paths" and value.startswith("[") and value.endswith("]")
+    is_list = setting in LISTS_OF_PATHS and value.startswith("[") and value.endswith("]")
     text = value[1:-1] if is_list else value
     paths = [text] if exists(text) else text.split(",")
     joined = ",".join(quote(path.strip()) for path in paths)

@@ -170,12 +170,18 @@ def _bpe(corpus: TrainingCorpus, *, vocab_size: int) -> Tokenizer:
     cached = read_sealed(path)
     if cached is None:
         with cache_lock(path.with_suffix(".lock")):
-            say(f"training the tokenizer of {vocab_size:,} tokens")
-            texts = (document.text.decode() for document in corpus.read() if document.split == "train")
-            definition = run_interruptible(lambda: _train_bpe(texts, vocab_size))
-            cached = {"definition": definition}
-            write_sealed(path, cached)
+            # another process may have made it meanwhile
+            cached = read_sealed(path) or _trained_bpe(corpus, vocab_size, path)
     return Tokenizer("bpe", cached["definition"])
+
+
+def _trained_bpe(corpus: TrainingCorpus, vocab_size: int, path: Path) -> dict[str, Any]:
+    """Train a BPE on the corpus and write it to the cache; return what was written."""
+    say(f"training the tokenizer of {vocab_size:,} tokens")
+    texts = (document.text.decode() for document in corpus.read() if document.split == "train")
+    cached = {"definition": run_interruptible(lambda: _train_bpe(texts, vocab_size))}
+    write_sealed(path, cached)
+    return cached
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int) -> str:

@@ -41,7 +41,9 @@ def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "")
     key = dotted(path, prefix)
     field = field_at(model, path)
     if kind == "missing":
-        return UserError(key, None, "is needed and has no default", hint=f"add {key}=...")
+        is_in_list = any(isinstance(part, int) for part in path)  # no override names a place in a list
+        hint = "" if is_in_list else f"add {key}=..."
+        return UserError(key, None, "is needed and has no default", hint=hint)
     if kind == "extra_forbidden":
         return unknown_key(key, value, known_keys(model, path[:-1]))
     if value is None:

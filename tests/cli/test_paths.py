@@ -8,7 +8,7 @@ from fake_runs import only_run
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import parse
+from posenc.config.overrides import QUOTED_KEYS, parse
 from posenc.core.errors import UserError
 
 
@@ -26,7 +26,7 @@ def value_of(override):
     return OverridesParser.create().parse_override(handed_on).value()
 
 
-@pytest.mark.parametrize("key", ["runs_dir", "run", "data.paths"])
+@pytest.mark.parametrize("key", QUOTED_KEYS)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_is_what_was_written(path, key):
     assert value_of(f"{key}={path}") == path
@@ -36,6 +36,11 @@ def test_a_path_is_what_was_written(path, key):
 def test_a_path_in_a_list_is_what_was_written(path):
     assert value_of(f"data.paths=[{path},b ü.txt]") == [path, "b ü.txt"]
     assert value_of(f"++data.paths=[{path},b ü.txt]") == [path, "b ü.txt"]
+
+
+@pytest.mark.parametrize("file", ["~/mine.py", "läufe/a b.py:Mine", "./mine.py", "mine.py:Mine"])
+def test_the_file_of_an_encoding_is_what_was_written(file):
+    assert value_of(f"encoding={file}") == file
 
 
 @pytest.mark.parametrize("separator", [" = ", "\n\n", ",", "a,b", " ", r"\t", "it's"])
