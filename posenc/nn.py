@@ -12,6 +12,7 @@ B batch, T queries, S keys, H heads, D head width.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,7 +48,8 @@ def make_encoding(
     """Build an encoding with its initial values. All layers of a model can share it.
 
     `train_length` is T, the length that the model is trained at. Parameters that are left out have the values
-    of `conf/encoding/NAME.yaml`. Raises UserError.
+    of `conf/encoding/NAME.yaml`. Warns of what the encoding itself warns of, such as layers in which it does
+    nothing. Raises UserError.
     """
     width = _head_width(d_model, n_heads) if head_dim is None else head_dim
     encoding = build_encoding(
@@ -60,6 +62,8 @@ def make_encoding(
         **parameters,
     )
     initialize_encoding(encoding, "encoding", seed)
+    for text in encoding.warnings():
+        warnings.warn(f"{name}: {text}", stacklevel=2)
     return encoding
 
 
@@ -110,10 +114,16 @@ class Attention(nn.Module):
         self.attention = ModelAttention(d_model, n_heads, layer, qk_norm=qk_norm)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Attend in x (B, T, d_model) at positions (T,), which are 0..T-1 by default."""
+        """Attend in x (B, T, d_model) at positions (T,), which are 0..T-1 by default.
+
+        Raises UserError for positions with gaps and an encoding whose bias is by distance: its kernels count
+        distances in tokens.
+        """
         length = x.shape[1]
         if positions is None:
             positions = torch.arange(length, device=x.device)
+        else:
+            _check_neighbours(self.encoding, positions)
         mask = fused_mask(self.encoding, self.layer, length, positions)
         output: Tensor = self.attention(x, positions, self.encoding, length, mask)
         return output
@@ -264,6 +274,15 @@ def _check_carries_nothing(encoding: Encoding) -> None:
     """
     if encoding.for_one_pass() is not encoding:
         raise UserError("encoding", encoding.name, "it carries numbers from layer to layer")
+
+
+def _check_neighbours(encoding: Encoding, positions: Tensor) -> None:
+    """Raise UserError for positions with gaps where a bias by distance would not see them."""
+    if "distance_bias" not in encoding.hooks or "positions" in encoding.hooks:
+        return
+    if not bool((positions.diff() == 1).all()):
+        problem = f"have gaps, and the bias of {encoding.name} counts distances in tokens"
+        raise UserError("positions", None, problem, hint="train with gaps: posenc train positions=randomized")
 
 
 def _check_rotation(encoding: Encoding) -> None:

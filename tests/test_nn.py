@@ -17,7 +17,7 @@ WIDTH = 32
 HEADS = 4
 T = hf_models.T
 SIZES = {"d_model": WIDTH, "n_heads": HEADS, "n_layers": 2, "train_length": T}
-OUTSIDE = {"binary", "hybrid", "integer", "learned", "normalized", "pattern", "sinusoidal", "tape"}
+OUTSIDE = {"binary", "hybrid", "integer", "learned", "normalized", "sinusoidal", "tape"}
 OUTSIDE |= {"sinusoidal_trainable", "sum"}
 
 
@@ -249,6 +249,27 @@ def test_what_a_model_asks_of_its_attention_is_not_lost(attend_by_alibi, key, va
 def test_arguments_that_ask_for_nothing_are_ignored(attend_by_alibi, arguments):
     output, _ = attend_by_alibi(**arguments)
     assert torch.equal(output, attend_by_alibi()[0])
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5", "kerple_log"])
+def test_positions_with_gaps_are_refused_where_a_bias_would_not_see_them(name):
+    attention = posenc.nn.Attention(WIDTH, HEADS, name, train_length=T)
+    x = torch.randn(1, 6, WIDTH)
+    with pytest.raises(UserError, match="counts distances in tokens"):
+        attention(x, torch.arange(6) * 3)
+    assert torch.equal(attention(x, torch.arange(6) + 5), attention(x))
+
+
+def test_what_an_encoding_warns_of_is_a_warning():
+    """Of a single layer `rnope_swa` has the one without an encoding."""
+    with pytest.warns(UserWarning, match="none of the 1 layers is rotated"):
+        posenc.nn.Attention(WIDTH, HEADS, "rnope_swa", train_length=T)
+
+
+@pytest.mark.parametrize("name", ["path", "fox", "alibi"])
+def test_attention_takes_weights_in_bf16(name):
+    attention = posenc.nn.Attention(WIDTH, HEADS, name, train_length=T).to(torch.bfloat16)
+    assert attention(torch.randn(1, T, WIDTH, dtype=torch.bfloat16)).isfinite().all()
 
 
 def test_a_model_that_sees_the_future_is_refused():

@@ -98,12 +98,18 @@ def user_module(name: str) -> ModuleType:
 
 
 def named_classes_in(module: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
-    """Return the classes derived from `base` that a module defines (and does not import), by their `name`."""
+    """Return the classes derived from `base` that a module defines (and does not import), by their `name`.
+
+    Raises UserError if two of them have one name.
+    """
     classes: dict[str, type[Any]] = {}
     for value in vars(module).values():
         is_defined_here = inspect.isclass(value) and value.__module__ == module.__name__
         if is_defined_here and issubclass(value, base) and hasattr(value, "name"):
-            classes[value.name] = value
+            first = classes.setdefault(value.name, value)
+            if first is not value:  # one class may have two names in the module, and is one class
+                problem = f"its classes {first.__name__} and {value.__name__} both have the name {value.name}"
+                raise UserError("plugins", module.__name__, problem, hint="give one of them another name")
     return classes
 
 

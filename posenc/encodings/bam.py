@@ -13,8 +13,6 @@ Source: the authors' code.
 Departure: all parameters have one learning rate. The authors have others for a, b and m.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +30,6 @@ class BAM(Encoding):
     past_training = "defined everywhere; heads with a small exponent keep the far past"
     learned = "H*(3 if learned_location else 2)"
     relative = True
-    inert: Mapping[str, str] = {"learned_location": "m starts at 0, where it stays if it is not learned"}
     cost = StepCost(at_64=1.13, at_512=1.41)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, learned_location: bool) -> None:

@@ -136,6 +136,9 @@ class Encoding(nn.Module):
     cumulates_gates: bool = False  # `scores` adds what `gates_of` says, and nothing else
     # Declared if it is above 1.1. A dry run multiplies the time of `nope` by it.
     cost: StepCost = StepCost()
+    # It replaces the product q . k by one of its own, so that no other encoding may rotate them as well.
+    replaces_product: bool = False
+    scales_with_q: bool = True  # False: its scores do not grow by the factor that q is multiplied by
     decouples: bool = False  # it can be used with `attention=mla`, on the rotary part of each head alone
 
     construction: Construction

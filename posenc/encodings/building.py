@@ -114,11 +114,22 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
     cls = encoding_class(settings["name"], plugins)
     parameters = without_name(settings)
     for key in part_parameters(cls):
-        parameters[key] = [_build(shape, part, plugins) for part in parameters[key]]
+        parameters[key] = [
+            _build_part(shape, part, plugins, f"encoding.{key}[{number}]")
+            for number, part in enumerate(parameters[key])
+        ]
     try:
         return cls(shape, **parameters)
     except ValueError as error:
         raise UserError("encoding", settings["name"], str(error)) from error
+
+
+def _build_part(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str], place: str) -> Encoding:
+    """Build an encoding that is a part of another one. Raises UserError, which says where it stands."""
+    try:
+        return _build(shape, settings, plugins)
+    except UserError as error:
+        raise error.within(f"in {place}") from None
 
 
 def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:

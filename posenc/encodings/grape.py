@@ -22,7 +22,6 @@ left out: learned planes, which the maps of q and k already give, and GRAPE-M-ct
 from the text (`selective_rope` does that).
 """
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -52,10 +51,6 @@ class GRAPE(Encoding):
         "L*((D//2 if rotation else 0) + "
         "{'none': 0, 'gated': H*(2*D + 1), 'forget': H*(d + 1), 'path': H*path_width*d}[additive])"
     )
-    inert: Mapping[str, str] = {
-        "base": "used where rotation=true",
-        "path_width": "used where additive=path",
-    }
     cost = StepCost(at_64=1.24, at_512=1.66)  # step time over nope's, T = 64 and 512
 
     slope: Tensor
@@ -98,6 +93,7 @@ class GRAPE(Encoding):
         self.fox = FoX(shape) if additive == "forget" else None
         self.register_buffer("slope", torch.tensor(slopes(heads))[:, None], persistent=False)  # (H, 1)
         self.relative = additive != "path"
+        self.scales_with_q = additive != "gated"  # its slopes read q through a softplus
         self.uses_positions = rotation or additive != "forget"
 
     @cached_property

@@ -36,7 +36,7 @@ class HardALiBi(Encoding):
     def __init__(self, shape: Shape, *, masked_heads: int | None) -> None:
         super().__init__(shape)
         if masked_heads is None:
-            masked_heads = shape.n_heads // 2
+            masked_heads = max(1, shape.n_heads // 2)
             self.derived["masked_heads"] = masked_heads
         if not 0 <= masked_heads <= shape.n_heads:
             raise ValueError(f"masked_heads={masked_heads}: must be from 0 to {shape.n_heads}, the heads")

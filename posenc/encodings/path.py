@@ -40,6 +40,7 @@ class PaTH(Encoding):
     learned = "L*(rank*(d + H*D) + 3*H*D + H*(d + 1)*(2 if forget else 1))"
     relative = True
     uses_positions = False
+    replaces_product = True
     cost = StepCost(at_64=2.7, at_512=14.8)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, rank: int, forget: bool) -> None:
@@ -81,7 +82,7 @@ class PaTH(Encoding):
         s = j+1..i of q_i . w_s a_sj.
         """
         with torch.autocast(x.device.type, enabled=False):
-            exact = x.to(self.down.dtype)
+            exact = x.to(torch.promote_types(self.down.dtype, torch.float32))
             w = self._directions(exact, layer)  # (B, H, S, D)
             beta = self._strengths(exact, layer)  # (B, H, S, 1)
             w_with_w = (beta * (w @ w.transpose(-1, -2))).tril(-1)  # [s, l], l < s: (B, H, S, S)
@@ -95,14 +96,16 @@ class PaTH(Encoding):
 
     def _directions(self, x: Tensor, layer: int) -> Tensor:
         """Return w of every token and head: (B, S, d_model) -> (B, H, S, D)."""
-        mapped = F.linear(F.linear(x, self.down[layer]), self.up[layer])  # (B, S, H * D)
+        down, up, taps = (weight[layer].to(x.dtype) for weight in (self.down, self.up, self.taps))
+        mapped = F.linear(F.linear(x, down), up)  # (B, S, H * D)
         padded = F.pad(mapped, (0, 0, TAPS - 1, 0))  # zeros before the first token
-        u = (padded.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D)
+        u = (padded.unfold(1, TAPS, 1) * taps).sum(-1)  # (B, S, H * D)
         return F.normalize(u.unflatten(-1, (self.shape.n_heads, -1)), dim=-1).transpose(1, 2)
 
     def _strengths(self, x: Tensor, layer: int) -> Tensor:
         """Return beta of every token and head: (B, S, d_model) -> (B, H, S, 1)."""
-        beta = 2 * torch.sigmoid(F.linear(x, self.strength[layer], self.offset[layer]))  # (B, S, H)
+        strength, offset = (weight[layer].to(x.dtype) for weight in (self.strength, self.offset))
+        beta = 2 * torch.sigmoid(F.linear(x, strength, offset))  # (B, S, H)
         return beta.transpose(1, 2)[..., None]
 
     def scores(

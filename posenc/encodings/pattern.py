@@ -21,7 +21,7 @@ scales them in evaluation alone.
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -31,7 +31,8 @@ from torch import Tensor, nn
 from posenc.encodings.attention_options.logn import LogN
 from posenc.encodings.attention_options.window import Window
 from posenc.encodings.base import Encoding, Shape, StepCost, check_at_least
-from posenc.encodings.shared.composed import Composed, declare_as, sum_of_learned
+from posenc.encodings.shared.absolute import Absolute
+from posenc.encodings.shared.composed import Composed, declare_as, refusals_of, sum_of_learned
 
 Scale = Literal["none", "logn", "floor"]
 
@@ -71,6 +72,25 @@ def value_of_each_part(key: str, values: list[Any], n_parts: int, default: Any) 
     if values and len(values) != n_parts:
         raise ValueError(f"{key}={values}: must have one value for each of the {n_parts} parts")
     return values or [default] * n_parts
+
+
+def _check_parts(acting: Sequence[Encoding], first: Encoding) -> None:
+    """Raise ValueError for a part that cannot act in its layers; `first` is that of layer 0."""
+    for part in acting:
+        if "positions" in part.hooks:
+            raise ValueError(f"{part.name} draws positions, which all layers share")
+        is_at_input = isinstance(part, Absolute) and not part.per_layer
+        if is_at_input and part is not first:
+            raise ValueError(
+                f"{part.name} acts at the input alone, and layer 0 has {first.name}: see period, or per_layer"
+            )
+
+
+def _check_window_and_scale(part: Encoding, window: int | None, scale: Scale) -> None:
+    """Raise ValueError for a window or a temperature that the part refuses where it is chosen alone."""
+    for option, is_chosen in (("attention.window", window is not None), ("attention.scale", scale != "none")):
+        if is_chosen and option in part.refuses:
+            raise ValueError(f"{part.name} takes no {option.partition('.')[2]}: {part.refuses[option]}")
 
 
 class Pattern(Encoding):
@@ -118,29 +138,33 @@ class Pattern(Encoding):
         super().__init__(shape)
         if not parts or not period or not all(0 <= index < len(parts) for index in period):
             raise ValueError(f"period={period}: must hold indices of parts, from 0 to {len(parts) - 1}")
-        for part in parts:
-            if "positions" in part.hooks:
-                raise ValueError(f"{part.name} draws positions, which all layers share")
+        self.parts = tuple(parts)
+        self.period = tuple(period)
+        acting = sorted({self._part_of(layer) for layer in range(shape.n_layers)})  # indices of parts
+        self.acting_parts = tuple(parts[index] for index in acting)
+        _check_parts(self.acting_parts, first=parts[self._part_of(0)])
         if floor_scale is None:
             # Llama 4's 8192 goes with its long windows. Here the factor changes 8 times within T.
             floor_scale = max(1, shape.train_length // 8)
             self.derived["floor_scale"] = floor_scale
-        self.parts = tuple(parts)
-        self.members = nn.ModuleList(parts)  # only registers their parameters: nothing reads it
-        self.period = tuple(period)
+        # Only registers their parameters: nothing reads it. A part that acts in no layer has none to train.
+        self.members = nn.ModuleDict({str(index): parts[index] for index in acting})
         self.kinds: list[Encoding] = []  # kinds of layers: each part with its window and its scale
         windows = value_of_each_part("windows", windows, len(parts), None)
         scales = value_of_each_part("scales", scales, len(parts), "none")
         for part, window, scale in zip(parts, windows, scales, strict=True):
-            acting = [part]
+            _check_window_and_scale(part, window, scale)
+            together = [part]
             if window is not None:
-                acting.append(Window(shape, window=window))
+                together.append(Window(shape, window=window))
             if scale == "logn":
-                acting.append(LogN(shape, counted=tuple(acting)))
+                together.append(LogN(shape, counted=tuple(together)))
             if scale == "floor":
-                acting.append(FloorTemperature(shape, scale=floor_scale, weight=floor_weight))
-            self.kinds.append(Composed(shape, acting))
-        declare_as(self, self.kinds)
+                together.append(FloorTemperature(shape, scale=floor_scale, weight=floor_weight))
+            self.kinds.append(Composed(shape, together))
+        self.acting_kinds = [self.kinds[index] for index in acting]
+        declare_as(self, self.acting_kinds)
+        self.refuses = {**refusals_of(self.acting_parts), **type(self).refuses}
         costs = [self.acting_in(layer).cost for layer in range(shape.n_layers)]
         mean_at_64 = math.fsum(cost.at_64 for cost in costs) / len(costs)
         mean_at_512 = math.fsum(cost.at_512 for cost in costs) / len(costs)
@@ -148,19 +172,31 @@ class Pattern(Encoding):
 
     def acting_in(self, layer: int) -> Encoding:
         """Return the encoding that acts in a layer."""
-        return self.kinds[self.period[layer % len(self.period)]]
+        return self.kinds[self._part_of(layer)]
+
+    def _part_of(self, layer: int) -> int:
+        """Return the index of the part that a layer has."""
+        return self.period[layer % len(self.period)]
 
     def learned_parameters(self) -> int | None:
-        return sum_of_learned(self.parts)
+        return sum_of_learned(self.acting_parts)
 
     def for_one_pass(self) -> Self:
+        kinds = [kind.for_one_pass() for kind in self.kinds]
+        if all(kind is again for kind, again in zip(self.kinds, kinds, strict=True)):
+            return self
         copied = copy.copy(self)
-        copied.kinds = [kind.for_one_pass() for kind in self.kinds]
+        copied.kinds = kinds
         return copied
 
     @cached_property
     def hooks(self) -> frozenset[str]:
-        return frozenset().union(*(kind.hooks for kind in self.kinds))
+        return frozenset().union(*(kind.hooks for kind in self.acting_kinds))
 
     def warnings(self) -> list[str]:
-        return [warning for kind in self.kinds for warning in kind.warnings()]
+        warnings = [warning for kind in self.acting_kinds for warning in kind.warnings()]
+        for index, part in enumerate(self.parts):
+            if self.kinds[index] not in self.acting_kinds:
+                layers = f"{self.shape.n_layers} layers"
+                warnings.append(f"parts[{index}] ({part.name}) acts in none of the {layers}: see period")
+        return warnings

@@ -27,6 +27,7 @@ class PoPE(Encoding):
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "L*H*D"
     relative = True
+    scales_with_q = False  # softplus(q)
     cost = StepCost(at_64=1.22, at_512=1.26)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, base: float) -> None:

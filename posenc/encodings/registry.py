@@ -124,6 +124,9 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
     name_of_class = {cls.__name__: name for name, cls in _plugin_classes([file]).items()}
     allowed = [f"{file}:{cls}" for cls in name_of_class]
     if class_name is None:
+        if not name_of_class:
+            problem = "defines no encoding: a class derived from Encoding, with a `name`"
+            raise UserError("encoding", file, problem)
         if len(name_of_class) > 1:
             raise UserError("encoding", file, "has several encodings", allowed=allowed)
         (name,) = name_of_class.values()
@@ -135,6 +138,8 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
     if not is_file(yaml_beside):
         return {"name": name}
     parameters = yaml.safe_load(yaml_beside.read_text(encoding="utf-8")) or {}
+    if not isinstance(parameters, dict):
+        raise UserError("encoding", file, f"{yaml_beside.name} beside it holds no settings: KEY: VALUE")
     return {**parameters, "name": name}
 
 

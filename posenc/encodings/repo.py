@@ -32,6 +32,7 @@ class RePo(Encoding):
     past_training = "positions made of the text stay where training had them; plain layers reach new angles"
     learned = "(L - round(L*5/16) if plain_layers is None else L - plain_layers)*(2*d + H)*max(1, d//8)"
     relative = True
+    replaces_product = True
     cost = StepCost(at_64=1.44, at_512=1.3)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape, *, base: float, plain_layers: int | None) -> None:
@@ -46,6 +47,7 @@ class RePo(Encoding):
             raise ValueError(f"plain_layers={plain_layers}: must be below the {shape.n_layers} layers")
         self.base = base
         self.plain_layers = plain_layers
+        self.uses_positions = plain_layers > 0
         self.width = max(1, shape.d_model // NARROWER)  # m
         layers = shape.n_layers - plain_layers  # those with positions of their own
         self.gate = nn.Parameter(torch.empty(layers, self.width, shape.d_model))  # G

@@ -38,6 +38,12 @@ class RNoPESWA(Rotary):
     def learned_parameters(self) -> int:
         return 0
 
+    def warnings(self) -> list[str]:
+        n_layers = self.shape.n_layers
+        if not all(self.has_no_encoding(layer) for layer in range(n_layers)):
+            return []
+        return [f"none of the {n_layers} layers is rotated or has a window: every={self.every}"]
+
     def has_no_encoding(self, layer: int) -> bool:
         """Tell whether the layer has no encoding and full attention."""
         return (layer + 1) % self.every == 0

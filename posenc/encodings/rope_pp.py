@@ -42,6 +42,8 @@ class RoPEPlusPlus(Encoding):
         return 0
 
     def warnings(self) -> list[str]:
+        if not self.head_pairs:
+            return ["plain RoPE: a pair of heads takes two"]
         unused = 2 * self.head_pairs * self.shape.head_dim * self.shape.d_model
         return [f"{unused:,} weights of each layer's queries and keys are unused: half of the heads share"]
 

@@ -49,6 +49,8 @@ class ScaleInvariant(Rotary):
         width = even_share(shape, fraction) if self.rotates else 2  # any width: nothing will be rotated
         super().__init__(shape, base=base, layout=layout, width=width)
         self.tau = tau
+        if not self.rotates:
+            self.inert = dict.fromkeys(("base", "layout"), "used where fraction is above 0")
 
     def learned_parameters(self) -> int:
         return 0

@@ -11,7 +11,7 @@ Two parts are refused if both rotate, both draw positions, or both replace the s
 from torch import nn
 
 from posenc.encodings.base import Encoding, Shape
-from posenc.encodings.shared.composed import Composed
+from posenc.encodings.shared.composed import Composed, refusals_of
 
 
 class Sum(Composed):
@@ -28,4 +28,4 @@ class Sum(Composed):
             raise ValueError("parts=[]: at least one encoding")
         super().__init__(shape, parts)
         self.members = nn.ModuleList(parts)  # registers their parameters
-        self.refuses = {option: reason for part in parts for option, reason in part.refuses.items()}
+        self.refuses = refusals_of(parts)

@@ -18,7 +18,7 @@ from posenc.model.decoder import Decoder
 from posenc.settings.signature import parameters_of
 
 # A larger change of float32 logits, whose variance is 1, is no rounding: kernels differ by less.
-VISIBLE_CHANGE = 3e-5
+SMALLEST_EFFECT = 3e-5
 # A smaller share of the largest gradient is zero, rounded in float64. A bias that is added to all scores of a
 # query has such a gradient, since the softmax ignores it.
 NO_GRADIENT = 1e-11
@@ -137,7 +137,7 @@ def differs(subject: Subject, a: Decoder, b: Decoder) -> bool:
             return True
         if logits_a is None or logits_b is None:
             continue
-        if largest_difference(logits_a, logits_b) > VISIBLE_CHANGE:
+        if largest_difference(logits_a, logits_b) > SMALLEST_EFFECT:
             return True
     return False
 

@@ -20,7 +20,7 @@ from posenc.laws.subject import (
     tokens,
 )
 from posenc.laws.verdict import NotApplicableError, Verdict, ViolationError, require, require_identical
-from posenc.model.decoder import count_parameters
+from posenc.model.decoder import Decoder, count_parameters
 
 
 def gradient(subject: Subject) -> Verdict:
@@ -86,7 +86,22 @@ def seeds(subject: Subject) -> Verdict:
             again = dict(subject.build(seed).named_parameters())
         for name, parameter in model.named_parameters():
             require_identical(parameter, again[name], f"{name} starts elsewhere the second time")
+    _check_draws(subject.build(0), subject.build(1))
     return Verdict("pass", "two seeds, bit for bit")
+
+
+def _check_draws(first: Decoder, second: Decoder) -> None:
+    """Raise ViolationError for numbers that look drawn, and are the same in models of two seeds."""
+    for encoding, again in zip(encoding_and_options(first), encoding_and_options(second), strict=True):
+        parameters_of_second = dict(again.named_parameters())
+        for name, fixed in fixed_values(encoding).items():
+            values = dict(encoding.named_parameters())[name].detach()[~fixed.is_fixed]
+            values_of_second = parameters_of_second[name].detach()[~fixed.is_fixed]
+            is_drawn = len(values.unique()) > 1  # a constant need not depend on the seed
+            if is_drawn and same_values(values, values_of_second).all():
+                raise ViolationError(
+                    f"{name} starts with the same numbers whatever the seed", "seeds 0 and 1"
+                )
 
 
 def initial(subject: Subject) -> Verdict:

@@ -27,11 +27,11 @@ class BuildModel(Protocol):
 
 
 def parameters_of_encodings(model: Decoder) -> dict[str, nn.Parameter]:
-    """Return the parameters of the encoding and of its options, by their names in the model."""
+    """Return the parameters with numbers of the encoding and its options, by their names in the model."""
     return {
         name: parameter
         for name, parameter in model.named_parameters()
-        if name.startswith(("encoding.", "options."))
+        if name.startswith(("encoding.", "options.")) and parameter.numel()
     }
 
 

@@ -161,6 +161,10 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
     parameters = own_parameters(attention_settings)
     positions = settings.positions.plain()
     position_limit, distance_limit = position_limits(positions, settings.context_length)
+    if position_limit is not None and position_limit < settings.context_length:
+        problem = "a window has more tokens"
+        allowed = f"from context_length={settings.context_length}"
+        raise UserError("positions.max", position_limit, problem, allowed=allowed)
     try:
         sizes = Shape(
             d_model=shape.d_model,
@@ -215,7 +219,13 @@ def _train_extended(model: Decoder, settings: RunSettings) -> None:
     with torch.device("cpu"):  # an extension computes with positions, even if the model is on the meta device
         extension = build_extension(settings.extend.plain(), model)
         assert extension is not None
-        model.replace_effective_encoding(extension.effective_encoding(settings.context_length))
+        extended = extension.effective_encoding(settings.context_length)
+    changes_nothing = extended is model.effective_encoding
+    if changes_nothing and settings.context_length > _length_of_weights(settings):
+        reason = f"positions={settings.positions.name} shows distances below {model.encoding.shape.distances}"
+        problem = f"changes nothing at {settings.context_length} tokens: {reason}"
+        raise UserError("extend", settings.extend.name, problem, hint="set its factor: extend.factor=N")
+    model.replace_effective_encoding(extended)
 
 
 def code_of(settings: RunSettings, model: Decoder) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from in_process import working_in
 import posenc as px
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
+from posenc.core.errors import UserError
 from posenc.encodings.building import sources_of
 
 TEXT = "some text"
@@ -91,6 +92,26 @@ def test_parameters_in_a_file_need_no_star(mine):
 
 
 # --- Files that are refused
+TASK = "from posenc.data.tasks.base import Task\n\n\nclass Mine(Task):\n    name = 'mine_too'\n"
+TWICE = tiny.PLUGIN + "\n\nclass Copied(Mine):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"mine.py": TASK}, "defines no encoding"),
+        ({"mine.py": tiny.PLUGIN, "mine.yaml": "[1, 2]"}, "mine.yaml beside it holds no settings"),
+        ({"mine.py": TWICE}, "both have the name mine"),
+    ],
+)
+def test_a_file_without_one_encoding_to_choose_is_refused(working_folder, files, message):
+    for name, text in files.items():
+        (working_folder / name).write_text(text)
+    with pytest.raises(UserError) as caught:
+        composed("encoding=./mine.py")
+    assert message in caught.value.text()
+
+
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(
     ("settings", "message"),

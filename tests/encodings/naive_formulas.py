@@ -109,6 +109,11 @@ def rotated_product(q, k, angle, layout="interleaved", width=WIDTH, fade=lambda 
     return math.fsum(turned) + dot(q[width:], k[width:])
 
 
+def _masked_heads(example):
+    chosen = example.s["masked_heads"]
+    return max(1, example.heads // 2) if chosen is None else chosen
+
+
 class Example:
     """One text of random queries, keys, values and inputs; parameters filled with large random numbers."""
 
@@ -127,7 +132,7 @@ class Example:
         self.window, self.scale = attention_window, attention_scale
         self.chosen = attention or {}
         self.s = {**default_parameters(name), **params}
-        self.encoding = encoding_of(name, TRAINED, heads, WIDTH, LAYERS, **params)
+        self.encoding = encoding_of(name, TRAINED, heads, WIDTH, max(LAYERS, layer + 1), **params)
         generator = torch.Generator().manual_seed(len(pos))
         self.encoding.seed = SEED  # of rows past a table's end
         for parameter in self.encoding.parameters():
@@ -254,7 +259,7 @@ class Example:
 
     def visible(self, h, i, j):
         hard = self.acting_as("hard_alibi")
-        if hard and h < (hard.s["masked_heads"] or self.heads // 2) and self.r(i, j) > h:
+        if hard and h < _masked_heads(hard) and self.r(i, j) > h:
             return False
         if self.name == "rnope_swa" and not free(self) and self.r(i, j) >= (self.s["window"] or TRAINED // 2):
             return False

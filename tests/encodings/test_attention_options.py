@@ -168,6 +168,16 @@ def test_keys_of_a_whole_rotated_head_are_not_shifted():
     assert "encoding.fraction=0.5" in message
 
 
+def test_the_key_offset_is_refused_where_any_part_rotates_the_whole_head():
+    encoding = encoding_of("sum", 16, parts=["carope", "alibi"])
+    assert "it rotates the whole head" in refusal(encoding, key_offset=True)
+
+
+def test_asentmax_is_refused_where_scores_do_not_grow_with_the_query():
+    message = refusal(encoding_of("pope", 16), normalizer="asentmax")
+    assert "its scores do not grow by the factor" in message
+
+
 def test_asentmax_is_refused_beside_another_scale():
     message = refusal(encoding_of("rope", 16), normalizer="asentmax", scale="logn")
     assert "attention.normalizer=asentmax" in message

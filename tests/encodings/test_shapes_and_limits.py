@@ -93,3 +93,12 @@ def test_distances_past_the_end_of_xpos_are_refused():
     example = Example("xpos", [5, 32_774])
     with pytest.raises(ValueError, match="from position 5 to 32774"):
         example.attention()
+
+
+def test_one_head_of_hard_alibi_is_masked():
+    assert encoding_of("hard_alibi", 16, 1, 8, 2).derived["masked_heads"] == 1
+
+
+def test_repo_without_plain_layers_reads_no_position():
+    assert not encoding_of("repo", 16, 2, 8, 2, plain_layers=0).uses_positions
+    assert encoding_of("repo", 16, 2, 8, 2, plain_layers=1).uses_positions

@@ -188,6 +188,12 @@ REFUSED_PATTERNS = [  # of two parts
     ({"scales": ["logn"]}, "must have one value for each of the 2 parts"),
     ({"windows": [0, None]}, "window=0"),
     ({"scales": ["floor", "none"], "floor_scale": 0}, "floor_scale=0"),
+    (
+        {"parts": ["rope", "sinusoidal"], "period": [0, 1]},
+        "sinusoidal acts at the input alone, and layer 0 has rope",
+    ),
+    ({"parts": ["stick_breaking", "nope"], "scales": ["logn", "none"]}, "stick_breaking takes no scale"),
+    ({"parts": ["rnope_swa", "nope"], "windows": [4, None]}, "rnope_swa takes no window"),
 ]
 
 
@@ -195,3 +201,35 @@ REFUSED_PATTERNS = [  # of two parts
 def test_patterns_that_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         encoding("pattern", **{"scales": [], "windows": [], **settings})
+
+
+def test_a_part_that_acts_in_no_layer_is_named_and_has_no_parameters():
+    """Gemma 3's pattern needs six layers, and the models here have fewer."""
+    pattern = encoding("pattern", parts=["rope", "nope", "fox"], period=[0, 1], windows=[], scales=[])
+    assert pattern.warnings() == ["parts[2] (fox) acts in none of the 2 layers: see period"]
+    assert not list(pattern.parameters())
+    assert "prepare" not in pattern.hooks
+
+
+def test_a_pattern_refuses_what_its_parts_refuse():
+    pattern = encoding("pattern", parts=["hard_alibi", "nope"], period=[0, 1], windows=[], scales=[])
+    reasons = {option: reason for option, reason in pattern.refuses.items() if option.startswith("positions")}
+    assert reasons == dict(encoding("hard_alibi").refuses)
+    assert reasons
+
+
+def test_a_pattern_whose_parts_carry_nothing_is_its_own_pass():
+    """A GPU's block masks are kept by the encoding: a copy in every pass would make them anew."""
+    pattern = encoding("pattern", parts=["rope", "nope"], period=[0, 1], windows=[4, None], scales=[])
+    assert pattern.for_one_pass() is pattern
+
+
+@pytest.mark.parametrize("parts", [["rope", "carope"], ["rope", "repo"], ["pope", "path"]], ids=str)
+def test_two_parts_that_both_decide_the_product_are_refused(parts):
+    with pytest.raises(UserError, match=f"{parts[0]} and {parts[1]} cannot act together"):
+        encoding("sum", parts=parts)
+
+
+def test_an_error_of_a_part_says_where_the_part_stands():
+    with pytest.raises(UserError, match=r"encoding=hope: turns=-1\.0.*in encoding\.parts\[1\]"):
+        encoding("sum", parts=["alibi", {"name": "hope", "turns": -1.0}])

@@ -170,6 +170,13 @@ class OwnDraws(Slopes, law="seeds", says="starts elsewhere the second time"):
         nn.init.normal_(parameter)
 
 
+class SameDraws(Slopes, law="seeds", says="starts with the same numbers whatever the seed"):
+    """Initial values from a generator of its own, so that all seeds of a sweep begin alike."""
+
+    def initialize(self, name, parameter, generator):
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+
+
 class LeftEmpty(Slopes, law="seeds", says="nothing sets all values of learnt"):
     """Initial values written into a copy, so that a parameter keeps what its memory held."""
 

@@ -192,6 +192,15 @@ def test_a_run_trained_with_an_extension_takes_no_other(train):
         ({"tokenizer": "bpe", "tokenizer.vocab_size": 300}, "has tokenizer=bytes, this run bpe"),
         ({"extend": "yarnn"}, "did you mean: yarn"),
         ({"encoding": "alibi", "extend": "yarn"}, "does not apply to encoding=alibi"),
+        # positions with gaps show the distances that `factor: auto` would make room for
+        (
+            {"extend": "pi", "positions": "pose", "context_length": 64},
+            "extend=pi: changes nothing at 64 tokens: positions=pose shows distances below 512",
+        ),
+        (
+            {"extend": "yarn", "positions": {"name": "offset", "max": 32}, "context_length": 64},
+            "positions.max=32: a window has more tokens",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_written(changes, problem, train, working_folder):
@@ -200,6 +209,15 @@ def test_what_does_not_fit_is_said_before_anything_is_written(changes, problem, 
         train(**changes)
     assert problem in str(caught.value)
     assert sorted(working_folder.rglob("*")) == before
+
+
+def test_pose_and_an_extension_with_a_factor_train_together(train):
+    run = train(
+        extend={"name": "pi", "factor": 32}, positions="pose", context_length=64, eval={"lengths": ["1x"]}
+    )
+    assert run.config["extend"]["factor"] == 32
+    (pose,) = [option for option in run.model.options if option.name == "pose"]
+    assert pose.limit == run.model.encoding.shape.distances == 8 * 64
 
 
 @pytest.fixture

@@ -56,6 +56,8 @@ class ASEntmax(Entmax, CountingOption):
 
     @classmethod
     def misfit(cls, encoding: Encoding) -> str | None:
+        if not encoding.scales_with_q:
+            return "its scores do not grow by the factor that queries are multiplied by"
         # this option scales too, so an encoding that refuses a scale refuses it
         return super().misfit(encoding) or encoding.refuses.get("attention.scale")
 

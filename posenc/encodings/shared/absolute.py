@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding, Shape
+from posenc.encodings.base import Encoding, Shape, float64
 
 Combine = Literal["add", "concat"]
 Beyond = Literal["untrained", "clamp", "truncate", "refuse"]
@@ -116,7 +116,7 @@ class Tabled(Absolute):
         """Return rows of increasing positions, (T,) int64 -> (T, width). Raises ValueError past the end."""
         table = self.table[place]  # (positions, width)
         if self.stretch != 1:
-            return _between_rows(table, pos.double() / self.stretch)
+            return _between_rows(table, float64(pos) / self.stretch)
         end = len(table)
         # Checked before the table is indexed: on a GPU an index past the end would abort the process.
         last = int(pos[-1])
@@ -142,8 +142,9 @@ def _between_rows(table: Tensor, pos: Tensor) -> Tensor:
     last = len(table) - 1
     pos = pos.clamp_max(last)
     row = pos.long()
+    share = (pos - row).to(table)[:, None]
+    row = row.to(table.device)
     next_row = (row + 1).clamp_max(last)
-    share = (pos - row).to(table.dtype)[:, None]
     return torch.lerp(table[row], table[next_row], share)
 
 

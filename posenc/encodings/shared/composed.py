@@ -51,6 +51,11 @@ def sum_of_learned(parts: Sequence[Encoding]) -> int | None:
     return total
 
 
+def refusals_of(parts: Sequence[Encoding]) -> dict[str, str]:
+    """Return which options the parts refuse, with their reasons."""
+    return {option: reason for part in parts for option, reason in part.refuses.items()}
+
+
 class Composed(Encoding):
     """Let several encodings act as one. Raises ValueError if two of them conflict."""
 
@@ -67,6 +72,13 @@ class Composed(Encoding):
             if parts_with_hook and not is_written_here:
                 # the method of that part becomes the method of the whole
                 setattr(self, hook, getattr(parts_with_hook[0], hook))
+        turning = [part.name for part in self.parts if part.replaces_product or "rotate" in part.hooks]
+        if len(turning) > 1:
+            raise ValueError(
+                f"{' and '.join(turning)} cannot act together: each decides the product q . k alone"
+            )
+        self.replaces_product = any(part.replaces_product for part in self.parts)
+        self.scales_with_q = all(part.scales_with_q for part in self.parts)
         declare_as(self, parts)
         # It only adds gates to the scores if a single part changes scores, and that part only adds gates.
         changing_scores = [part for part in self.parts if changes_scores(part)]
@@ -117,10 +129,10 @@ class Composed(Encoding):
         return q, k
 
     def unrotated_numbers(self, layer: int) -> list[int]:
-        rotating = self._parts_with("rotate")  # one at most
-        if rotating:
-            return rotating[0].unrotated_numbers(layer)
-        return super().unrotated_numbers(layer)
+        left = set(range(self.shape.head_dim))
+        for part in self.parts:
+            left &= set(part.unrotated_numbers(layer))
+        return sorted(left)
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
         for part in self._parts_with("output"):

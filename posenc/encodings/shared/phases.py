@@ -20,6 +20,7 @@ class PhaseSums(Encoding):
     acts_on = "scores"
     relative = True
     uses_positions = False
+    replaces_product = True
 
     def unrotated_numbers(self, layer: int) -> list[int]:
         return []

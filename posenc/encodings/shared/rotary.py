@@ -84,6 +84,8 @@ class Rotary(Encoding):
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, width: int) -> None:
         super().__init__(shape)
+        if width == shape.head_dim:
+            check_pairs(shape)
         if width % 2 or not 0 < width <= shape.head_dim:
             raise ValueError(f"{width} of head_dim={shape.head_dim}: rotary pairs need an even width above 0")
         check_base(base)
