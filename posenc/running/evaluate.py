@@ -199,7 +199,8 @@ def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: St
         cells = plan_cells(context, request, evaluation.protocols)
         bar.total = len(cells) + cells_of_tuning
         if not cells_of_tuning:
-            bar.weigh(work_of_cells(cells, lambda cell: is_stored(cell, job.directory, step)))
+            stored = [is_stored(cell, job.directory, step) for cell in cells]
+            bar.weigh(work_of_cells(cells, stored))
         evaluate_cells = functools.partial(
             evaluate,
             run_dir=job.directory,
