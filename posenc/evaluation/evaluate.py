@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,19 @@ class EvalCell:
     def passes_key(self) -> Hashable:
         """Return what tells its passes from others: cells with equal keys share theirs."""
         return self.context.acting_extension(self.window), self.window, self.plan.passes_key
+
+
+def cells_with_passes(cells: Sequence[EvalCell], stored: Sequence[bool]) -> Iterator[tuple[EvalCell, bool]]:
+    """Yield (cell, makes_passes): False if its record is `stored`, or if an earlier cell makes the same ones.
+
+    A stored cell makes no passes, so that another cell cannot share them.
+    """
+    keys_so_far: set[Hashable] = set()
+    for cell, has_record in zip(cells, stored, strict=True):
+        makes_passes = not has_record and cell.passes_key not in keys_so_far
+        if makes_passes:
+            keys_so_far.add(cell.passes_key)
+        yield cell, makes_passes
 
 
 def plan_cells(

@@ -10,14 +10,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from posenc.core.errors import safe_name
 from posenc.core.paths import LONGEST_PART
 from posenc.core.run_states import DIVERGED
 from posenc.results.files import parse_object, read_file
 from posenc.results.records import SCHEMA_VERSION, PerDocument, other_schema
-from posenc.results.runs import Run, with_results
+from posenc.results.runs import Run, RunStatus, with_results
 from posenc.settings.stored import checked_settings
 
 SUFFIX = ".runs.jsonl.gz"
@@ -45,7 +45,9 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
     status = line.get("status")
     # whole, since seeds of a run may differ only at the end of a long name
     name = safe_name(str(line.get("name")), LONGEST_PART)
-    run = Run(bundle / name, status=status if isinstance(status, dict) else {})
+    run = Run(bundle / name)
+    if isinstance(status, dict):
+        run = replace(run, status=cast(RunStatus, status))
     results = line.get("results")
     try:
         if line.get("config") is not None:
@@ -72,7 +74,8 @@ def bundle_line(run: Run) -> bytes:
     if run.facts is not None:
         records = [{**record, "per_document": _rounded(record["per_document"])} for record in run.records]
         results = {"schema_version": SCHEMA_VERSION, "run": run.facts, "records": records}
-    status = {key: run.status[key] for key in STATUS_FIELDS if key in run.status}
+    all_status: dict[str, object] = dict(run.status)
+    status = {key: all_status[key] for key in STATUS_FIELDS if key in all_status}
     line = {"name": run.name, "status": status, "config": config, "results": results}
     return orjson.dumps(line) + b"\n"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from posenc.core.paths import choice_file, load_yaml
 from posenc.results.measurements import Measurement, Member
-from posenc.results.numbers import as_text, flatten
+from posenc.results.numbers import as_text, flat_texts
 from posenc.results.records import Extend
 from posenc.results.runs import Run, StoredSettings, encoding_name
 from posenc.settings.base import Mark, earlier_values
@@ -65,7 +65,7 @@ def settings_of(run: Run) -> dict[str, str]:
         tree["attention"] = {key: value for key, value in attention if (key, value) not in earlier.items()}
     if "precision" in facts:
         tree["train"] = {"precision": facts["precision"]}
-    flat = flatten(tree)
+    flat = flat_texts(tree)
     return {key: flat[key] for key in sorted(flat) if key != "encoding.name"}
 
 
@@ -136,10 +136,10 @@ def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
     """Return an extension's knobs that differ from its YAML, such as `factor=4`, and which were tuned."""
     tuned = extension.get("tuned", [])
     path = choice_file("extend", str(extension["name"]))
-    defaults = {} if path is None else flatten(load_yaml(path))
+    defaults = {} if path is None else flat_texts(load_yaml(path))
     left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
     words = []
-    knobs = flatten(extension)
+    knobs = flat_texts(extension)
     in_yaml = [key for key in defaults if key in knobs]
     not_in_yaml = [key for key in knobs if key not in defaults]
     for key in [*in_yaml, *not_in_yaml]:
@@ -283,7 +283,7 @@ def _tokenizer_text(tokenizer: object) -> str:
 
 def _model_texts(members: Sequence[Member]) -> list[str]:
     """Return the name of each member's model, or if models of one name differ, the sizes that differ."""
-    models = [flatten(member.run.model or {}) for member in members]
+    models = [flat_texts(member.run.model or {}) for member in members]
     keys = differing(models)
     if not keys or "name" in keys:
         return [model.get("name", UNKNOWN) for model in models]

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from posenc.settings.base import flattened
+
 HUGE = 1e30  # perplexities beyond are printed as >1e30: their means and squares would overflow
 
 
@@ -52,12 +54,6 @@ def as_text(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat_texts(tree: Mapping[str, Any]) -> dict[str, str]:
     """Return nested mappings as one, from dotted keys to values as text (see `as_text`)."""
-    flat: dict[str, str] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = as_text(value)
-    return flat
+    return {key: as_text(value) for key, value in flattened(tree).items()}

@@ -15,7 +15,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from posenc.core.errors import visible
 from posenc.core.run_states import DAMAGED, DEAD, FINISHED, RUNNING, UNKNOWN_STATE
@@ -30,12 +30,31 @@ TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
 StoredSettings = RunSettings | SubjectSettings
 
 
+class RunStatus(TypedDict, total=False):
+    """Hold what status.json says, as posenc writes it.
+
+    Reading checks no type: the file may be damaged or come from somebody else.
+    """
+
+    status: str  # running, finished, failed, diverged or interrupted
+    reason: str | None  # why it failed, diverged or was interrupted
+    step: int  # the last one, of a run that finished or diverged
+    host: str
+    pid: int  # of the first process
+    processes: int  # that train the run
+    started: str  # ISO 8601, UTC
+    updated: str  # ISO 8601, UTC
+    versions: dict[str, str]  # of Python and the libraries
+    git_commit: str | None  # of the clone, with `+` if it was changed
+    overrides: list[str] | None  # of the command line; null for a model that was given
+
+
 @dataclass(frozen=True)
 class Run:
     """What a run directory or a line of a bundle holds. Its path identifies it."""
 
     path: Path
-    status: dict[str, Any] = field(default_factory=dict)  # status.json
+    status: RunStatus = field(default_factory=RunStatus)  # status.json
     facts: RunFacts | None = None  # the part `run` of results.json
     records: list[Record] = field(default_factory=list)  # the part `records` of results.json
     settings: StoredSettings | None = None  # config.yaml
@@ -117,11 +136,16 @@ def load_run(path: str | Path) -> Run:
     run = Run(Path(path))
     try:
         run = replace(run, settings=_settings(run.path))
-        run = replace(run, status=read_json(run.path, "status.json") or {})
+        run = replace(run, status=stored_status(run.path))
         text = read_file(run.path, "results.json", LARGEST_RESULTS)
         return run if text is None else with_results(run, text)
     except (OSError, ValueError) as error:
         return replace(run, problem=str(error) or type(error).__name__)
+
+
+def stored_status(run_dir: Path) -> RunStatus:
+    """Return status.json; {} without the file. Raises ValueError, OSError."""
+    return cast(RunStatus, read_json(run_dir, "status.json") or {})
 
 
 def with_results(run: Run, data: bytes | dict[str, Any]) -> Run:
@@ -155,7 +179,7 @@ def _parsed(text: bytes) -> StoredSettings:
 # --- the process of a run
 
 
-def is_dead(status: dict[str, Any]) -> bool:
+def is_dead(status: RunStatus) -> bool:
     """Tell whether the process of a status.json surely is gone: it ran on this host, and no longer does."""
     pid = status.get("pid")
     is_number = isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < 2**31

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.results.numbers import as_text, flatten
+from posenc.results.numbers import as_text, flat_texts
 from posenc.results.runs import Run
 
 KEYS: dict[str, Callable[[Run], Any]] = {
@@ -93,8 +93,8 @@ def _unknown_key(key: str, runs: Sequence[Run]) -> UserError:
 
 def _flat(run: Run) -> dict[str, str]:
     """Return the facts and settings of a run as text by dotted key."""
-    facts = {} if run.facts is None else flatten(run.facts)
-    settings = {} if run.settings is None else flatten(run.settings.plain())
+    facts = {} if run.facts is None else flat_texts(run.facts)
+    settings = {} if run.settings is None else flat_texts(run.settings.plain())
     return facts | settings
 
 

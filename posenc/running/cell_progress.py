@@ -5,10 +5,10 @@ The remaining time is estimated from the FLOPs of each cell: long windows take m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 
 from posenc.core.console import Progress
-from posenc.evaluation.evaluate import EvalCell
+from posenc.evaluation.evaluate import EvalCell, cells_with_passes
 from posenc.evaluation.models import Subject
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.model.decoder import Decoder, forward_flops
@@ -54,19 +54,17 @@ class CellProgress:
         self._line.update(self._ended, text)
 
 
-def work_of_cells(cells: Sequence[EvalCell], is_stored: Callable[[EvalCell], bool]) -> list[float]:
+def work_of_cells(cells: Sequence[EvalCell], stored: Sequence[bool]) -> list[float]:
     """Estimate the FLOPs of each cell; 0 if it is stored, or if an earlier cell makes the same passes.
 
     What `positions` measures without an extension, beside its pass with it, is not counted: it is short.
     """
-    counted: set[Hashable] = set()
     work = []
-    for cell in cells:
-        if cell.passes_key in counted or is_stored(cell):
-            work.append(0.0)
-            continue
-        counted.add(cell.passes_key)
-        work.append(cell.plan.tokens(cell.window) * flops_per_token(cell.context.model, cell.window))
+    for cell, makes_passes in cells_with_passes(cells, stored):
+        flops = 0.0
+        if makes_passes:
+            flops = cell.plan.tokens(cell.window) * flops_per_token(cell.context.model, cell.window)
+        work.append(flops)
     return work
 
 

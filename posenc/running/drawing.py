@@ -19,7 +19,7 @@ from posenc.model.decoder import Decoder
 from posenc.pictures.measure import measure
 from posenc.pictures.panels import FAR, Panel, Picture
 from posenc.pictures.trained import behaviour_on_text, trained_panels
-from posenc.results.numbers import flatten
+from posenc.results.numbers import flat_texts
 from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
 from posenc.running.evaluate import eval_context, request_of, tokenise
@@ -95,8 +95,8 @@ def changed_options(settings: RunSettings) -> list[str]:
         if choice.name != usual_choices[group]:
             overrides.append(f"{group}={choice.name}")
         path = choice_file(group, choice.name)
-        in_yaml = {} if path is None else flatten(load_yaml(path))
-        for key, value in flatten(choice.plain()).items():
+        in_yaml = {} if path is None else flat_texts(load_yaml(path))
+        for key, value in flat_texts(choice.plain()).items():
             is_named = key in NAMED_IN_TITLE
             if not is_named and value != in_yaml.get(key):
                 overrides.append(f"{group}.{key}={value}")

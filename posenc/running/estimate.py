@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from posenc.data import TokenStore, vocabulary
 from posenc.evaluation.errors import NotApplicableError
-from posenc.evaluation.evaluate import EvalCell, is_stored, plan_cells
+from posenc.evaluation.evaluate import EvalCell, cells_with_passes, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
 from posenc.evaluation.models import Subject
 from posenc.evaluation.models.callables import CallableModel
@@ -210,13 +210,11 @@ def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rate
 def _cell_estimates(
     cells: Sequence[EvalCell], rates: Rates, stored: Sequence[bool] | None = None
 ) -> list[CellEstimate]:
-    """Return what each cell takes. Protocols that agree in inputs and targets share their passes.
-
-    Cells that are `stored` make no passes, so that another cell cannot share them.
-    """
-    counted: set[Hashable] = set()
+    """Return what each cell takes. Protocols that agree in inputs and targets share their passes."""
+    if stored is None:
+        stored = [False] * len(cells)
     estimates = []
-    for cell, has_record in zip(cells, stored or [False] * len(cells), strict=True):
+    for (cell, makes_passes), has_record in zip(cells_with_passes(cells, stored), stored, strict=True):
         context = cell.context
         n_windows = _windows_of(cell)
         targets_in_window = cell.plan.targets_in(cell.window)
@@ -236,8 +234,7 @@ def _cell_estimates(
         except NotApplicableError as error:
             estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue
-        seconds = 0.0 if cell.passes_key in counted else _cell_seconds(cell, rates, inputs)
-        counted.add(cell.passes_key)
+        seconds = _cell_seconds(cell, rates, inputs) if makes_passes else 0.0
         draws = min(DRAWS, n_windows) if "positions" in encoding.hooks else 1
         batch = max(1, context.batch_tokens // inputs)  # windows
         passes = draws * math.ceil(n_windows / draws / batch)

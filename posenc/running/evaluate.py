@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -190,51 +191,65 @@ def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: St
     as_trained = eval_context(job, model, corpus.store)
     tries = evaluation.tries if extension is not None else 0
     cells_of_tuning = tries * len(request.lengths.beyond_training)
-    with progress_line("evaluating", None) as line:
-        progress = CellProgress(line, evaluation.split)
+    with progress_line("evaluating", None) as bar:
+        progress = CellProgress(bar, evaluation.split)
         context = dataclasses.replace(
             as_trained, extension=extension, check_stop=stop.check, on_batch=progress.inside
         )
         cells = plan_cells(context, request, evaluation.protocols)
-        line.total = len(cells) + cells_of_tuning
+        bar.total = len(cells) + cells_of_tuning
         if not cells_of_tuning:
-            line.weigh(work_of_cells(cells, lambda cell: is_stored(cell, job.directory, step)))
-
-        def evaluate_cells(cells: Sequence[EvalCell]) -> list[Record]:
-            return evaluate(
-                cells,
-                job.directory,
-                corpus=job.data.name,
-                checkpoint_step=step,
-                on_begin=progress.begin,
-                on_cell=progress.end,
-            )
-
-        if extension is not None and tries:
-            tuned = tune(
-                context,
-                request,
-                evaluation.headline,
-                extension,
-                tries=tries,
-                evaluate_cells=evaluate_cells,
-            )
-            say(f"extend={evaluation.extend['name']}: {tuned.summary}")
-            context = dataclasses.replace(context, extension=tuned.extension)
+            stored = [is_stored(cell, job.directory, step) for cell in cells]
+            bar.weigh(work_of_cells(cells, stored))
+        evaluate_cells = functools.partial(
+            evaluate,
+            run_dir=job.directory,
+            corpus=job.data.name,
+            checkpoint_step=step,
+            on_begin=progress.begin,
+            on_cell=progress.end,
+        )
+        if tries:
+            context = _tuned_context(job, context, request, evaluate_cells)
             cells = plan_cells(context, request, evaluation.protocols)
         records = evaluate_cells(cells)
         if corpus.byte_store is not None:
-            targets = evaluation.headline.plan(request)
-            reference = measure_reference(
-                request,
-                targets,
-                corpus.byte_store,
-                job.directory,
-                corpus=job.data.name,
-                checkpoint_step=step,
-            )
-            records.append(reference)
+            records.append(_reference_record(job, request, corpus.byte_store, step))
     return records
+
+
+def _tuned_context(
+    job: Job,
+    context: EvalContext,
+    request: EvalRequest,
+    evaluate_cells: Callable[[Sequence[EvalCell]], list[Record]],
+) -> EvalContext:
+    """Return the context with the knobs of its extension chosen on validation documents, and say how."""
+    evaluation = job.evaluation
+    assert context.extension is not None
+    tuned = tune(
+        context,
+        request,
+        evaluation.headline,
+        context.extension,
+        tries=evaluation.tries,
+        evaluate_cells=evaluate_cells,
+    )
+    say(f"extend={evaluation.extend['name']}: {tuned.summary}")
+    return dataclasses.replace(context, extension=tuned.extension)
+
+
+def _reference_record(job: Job, request: EvalRequest, byte_store: TokenStore, step: int) -> Record:
+    """Return the record of a byte trigram on the targets of fixed-target."""
+    targets = job.evaluation.headline.plan(request)
+    return measure_reference(
+        request,
+        targets,
+        byte_store,
+        job.directory,
+        corpus=job.data.name,
+        checkpoint_step=step,
+    )
 
 
 def eval_context(job: Job, model: Subject, store: TokenStore) -> EvalContext:

@@ -30,9 +30,8 @@ import yaml
 from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
 from posenc.core.run_states import DIVERGED, FAILED, FINISHED, RUNNING
-from posenc.results.files import read_json
 from posenc.results.records import Record, RunFacts, assemble_results, read_records
-from posenc.results.runs import METRICS, load_run
+from posenc.results.runs import METRICS, RunStatus, load_run, stored_status
 from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
 from posenc.settings.tree import EvalSettings, RunSettings, SubjectSettings
@@ -77,10 +76,10 @@ def write_config(directory: Path, settings: RunSettings | SubjectSettings) -> No
 # --- status.json
 
 
-def read_status(directory: Path) -> dict[str, Any]:
+def read_status(directory: Path) -> RunStatus:
     """Return status.json, or {} if it is missing or damaged."""
     try:
-        return read_json(directory, "status.json") or {}
+        return stored_status(directory)
     except (OSError, ValueError, RecursionError):
         return {}
 
@@ -90,7 +89,7 @@ def write_status(directory: Path, status: str, **facts: Any) -> None:
     """Write status.json; `status` is running, finished, failed, diverged or interrupted."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     before = read_status(directory)
-    common_facts = {
+    common_facts: RunStatus = {
         "status": status,
         "reason": None,
         "host": socket.gethostname(),

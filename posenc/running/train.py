@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
@@ -36,7 +36,8 @@ from posenc.running.job import Job, Training
 from posenc.running.locks import locked
 from posenc.running.model_parts import build_model
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.running.utilization import mfu_text, utilization_of
+from posenc.running.training_report import TrainingReport
+from posenc.running.utilization import utilization_of
 from posenc.settings.tree import RunSettings
 from posenc.tracking import Tracker
 from posenc.training.checkpoint import CheckpointPlan, Provenance
@@ -44,7 +45,7 @@ from posenc.training.device import compiled_blocks
 from posenc.training.distributed import current
 from posenc.training.loop import Callbacks, train
 from posenc.training.plan import TrainingPlan
-from posenc.training.tally import LoggedStep, Trained
+from posenc.training.tally import Trained
 from posenc.training.validation import AUTO, ValidationPlan, automatic_interval, plan_validation
 
 log = logging.getLogger(__name__)
@@ -169,58 +170,12 @@ def _train(
     if job.device.type == "cpu" and current().size == 1 and not invocation.in_sweep:
         say_load(torch.get_num_threads())
     utilization = utilization_of(job, model)
-    validation_losses: list[float] = []  # the last one stays in the bar until the next one
     with progress_line("training", training.steps) as progress:
-
-        def on_resume(step: int) -> None:
-            run_directory.drop_after(job.directory, step)
-            progress.begin(step)
-            if step:
-                say(f"continuing at step {step} of {training.steps}")
-
-        def on_log(logged: LoggedStep) -> None:
-            run_directory.append_metrics(job.directory, logged.metrics())
-            tracker.log(logged.metrics(), logged.step)
-            mfu = utilization.at(logged.step, logged.tokens_per_second)
-            share_of_peak = "" if mfu is None else mfu_text(mfu, training.precision)
-            if logged.validation_loss is not None:
-                validation_losses.append(logged.validation_loss)
-            text = _progress_text(logged, validation_losses)
-            progress.update(logged.step, f"{text}  {share_of_peak}".rstrip())
-
-        plan = TrainingPlan(
-            steps=training.steps,
-            batch_windows=training.batch_windows,
-            context_length=settings.context_length,
-            seed=settings.seed,
-            precision=training.precision,
-            device=job.device,
-            log_every=settings.train.log_every,
-            checkpoints=_checkpoint_plan(job, training, store),
-            cuda_graph=training.cuda_graph,
-            validation=_validation_plan(settings, training, store),
-        )
+        report = TrainingReport(job.directory, training.steps, utilization, tracker, progress)
+        callbacks = Callbacks(report.on_resume, report.on_log, progress.update)
+        plan = _training_plan(job, training, store)
         sampler = _sampler(settings, training, store)
-        return train(
-            model, sampler, training.optimization, plan, Callbacks(on_resume, on_log, progress.update), stop
-        )
-
-
-def _progress_text(logged: LoggedStep, validation_losses: Sequence[float]) -> str:
-    """Return losses and rate: `loss 1.234  validation 1.301  48.0k tokens/s`.
-
-    With planted pairs there are the losses on text and on values.
-    """
-    loss = logged.loss
-    if logged.recall_loss is not None and logged.natural_loss is not None:
-        loss = logged.natural_loss
-    parts = [f"loss {loss:.3f}"]
-    if logged.recall_loss is not None:
-        parts.append(f"recall {logged.recall_loss:.3f}")
-    if validation_losses:
-        parts.append(f"validation {validation_losses[-1]:.3f}")
-    parts.append(f"{logged.tokens_per_second / 1000:.1f}k tokens/s")
-    return "  ".join(parts)
+        return train(model, sampler, training.optimization, plan, callbacks, stop)
 
 
 def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
@@ -234,6 +189,23 @@ def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
         f"{name}: {parameters:,} parameters, T={settings.context_length}, "
         f"{training.steps} steps of {batch_tokens} tokens, {training.precision} on {job.device}, "
         f"{processes}{settings.data.name} as {settings.tokenizer.name} -> {job.directory}"
+    )
+
+
+def _training_plan(job: Job, training: Training, store: TokenStore) -> TrainingPlan:
+    """Return how long the run is trained, on what, and what is kept."""
+    settings = job.run_settings
+    return TrainingPlan(
+        steps=training.steps,
+        batch_windows=training.batch_windows,
+        context_length=settings.context_length,
+        seed=settings.seed,
+        precision=training.precision,
+        device=job.device,
+        log_every=settings.train.log_every,
+        checkpoints=_checkpoint_plan(job, training, store),
+        cuda_graph=training.cuda_graph,
+        validation=_validation_plan(settings, training, store),
     )
 
 

@@ -7,6 +7,7 @@ change all follow from it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
@@ -156,7 +157,7 @@ def is_filled_in(extra: Any) -> bool:
     return isinstance(extra, dict) and bool(extra.get("filled_in"))
 
 
-def flattened(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested dictionaries as one with dotted keys: {"train": {"lr": 1}} is {"train.lr": 1}."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from posenc.results.numbers import flatten
+from posenc.results.numbers import flat_texts
 from posenc.tracking.curves import STEP, Row
 from posenc.tracking.tracker import BaseTracker, TrackedRun, TrackerState
 
@@ -48,7 +48,7 @@ class TensorboardTracker(BaseTracker):
 def hyperparameters(run: TrackedRun) -> dict[str, float | str]:
     """Return flat settings that a dashboard can filter by."""
     values: dict[str, float | str] = {}
-    for key, text in flatten(dict(run.config)).items():
+    for key, text in flat_texts(dict(run.config)).items():
         if not key.startswith(NO_HYPERPARAMETERS):
             values[key] = _number_or_text(text)
     if run.group is not None:

@@ -29,7 +29,7 @@ from torch import Tensor
 from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
 from posenc.core.errors import RunError, first_few, first_line
 from posenc.model.decoder import Decoder
-from posenc.results.numbers import flatten
+from posenc.results.numbers import flat_texts
 from posenc.training.distributed import current
 from posenc.training.optimizer import AdamW
 
@@ -311,10 +311,10 @@ def checkpoint_at(path: Path, run: Mapping[str, Any]) -> Checkpoint:
     try:
         state = json.loads((path / "state.json").read_bytes())
         step = int(state["step"])
-        writer = flatten(state["run"])
+        writer = flat_texts(state["run"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # somebody changed file and manifest
         raise DamagedCheckpointError(f"state.json: {first_line(error)}") from error
-    _check_writer(path, writer, flatten(run))
+    _check_writer(path, writer, flat_texts(run))
     return Checkpoint(path, step, state)
 
 

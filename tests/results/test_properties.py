@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from posenc.results.measurements import parse_multiple
-from posenc.results.numbers import as_text, flatten
+from posenc.results.numbers import as_text, flat_texts
 from posenc.results.records import check_record
 from posenc.results.statistics.intervals import Estimate, p_beyond
 from posenc.results.statistics.proportions import interval_on_shared_windows, wilson
@@ -69,11 +69,11 @@ def test_a_multiple_is_read_as_it_is_written(multiple):
 @small
 @given(st.dictionaries(st.text("abc", min_size=1), plain_values))
 def test_flattening_keeps_every_value(tree):
-    assert flatten(tree) == {key: as_text(value) for key, value in tree.items()}
+    assert flat_texts(tree) == {key: as_text(value) for key, value in tree.items()}
 
 
 @small
 @given(st.dictionaries(st.text("xyz"), plain_values, min_size=1))
 def test_flattening_puts_the_name_of_a_group_before_its_keys(group):
     expected = {f"group.{key}": as_text(value) for key, value in group.items()}
-    assert flatten({"group": group}) == expected
+    assert flat_texts({"group": group}) == expected

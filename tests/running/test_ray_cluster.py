@@ -172,7 +172,7 @@ def test_what_a_job_prints_arrives_before_its_end(order, board, working_folder):
     end = node.run_order(order, board)
     line = f"{working_folder} hello"
     assert end.last_lines == [line]
-    messages = [message for message in board.take() if message[2]]
+    messages = [message for message in board.take() if message.text]
     assert messages == [(node.BEGINS, "rope", "10.0.0.2"), (node.PRINTS, "rope", line)]
     assert board.take() == []
 

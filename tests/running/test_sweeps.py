@@ -19,6 +19,7 @@ from posenc.core.run_states import FINISHED
 from posenc.running.jobs import HELD, check_jobs
 from posenc.running.run_directory import locked
 from posenc.running.sweep import pool as pool_module
+from posenc.running.sweep import process
 from posenc.running.sweep.lines import failure_lines
 from posenc.running.sweep.pool import WorkerPool
 from posenc.running.sweep.resources import (
@@ -78,7 +79,7 @@ class Ended:
 def run_pool(tmp_path, monkeypatch, capsys):
     """Runs scripts, each in its own run directory."""
     monkeypatch.setattr(pool_module, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(pool_module, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(process, "READ_SECONDS", 0.3)
 
     def run(*scripts, at_once=1, fail_fast=False, **settings):
         tasks = tasks_of(tmp_path, *scripts, **settings)

@@ -25,7 +25,7 @@ from posenc.core.first_signals import CODES
 from posenc.core.machine import usable_cores
 from posenc.core.run_states import FAILED, FINISHED, INTERRUPTED
 from posenc.running.invocation import SWEEP, WAIT, Invocation
-from posenc.running.ray_cluster.node import BEGINS, Board, JobEnd, Order, remove_own, run_order
+from posenc.running.ray_cluster.node import BEGINS, Board, JobEnd, Message, Order, remove_own, run_order
 from posenc.running.ray_cluster.returned_folder import write_returned
 from posenc.running.signals import StopFlag
 from posenc.running.sweep.lines import begin_line, end_line, settled_line
@@ -304,11 +304,12 @@ class RaySweep:
 
     def _pass_on_messages(self) -> None:
         """Print what the jobs have said since the last call."""
-        for kind, name, text in self.ray.get(self.board.take.remote()):
-            if kind == BEGINS:
-                self._note_begin(self.tasks[name], text)
-            elif text:
-                say(f"{name}: {visible(text)}")
+        messages: list[Message] = self.ray.get(self.board.take.remote())
+        for message in messages:
+            if message.kind == BEGINS:
+                self._note_begin(self.tasks[message.task_name], message.text)
+            elif message.text:
+                say(f"{message.task_name}: {visible(message.text)}")
 
     def _note_begin(self, task: RemoteTask, node: str) -> None:
         """Print that a job begins on a node, for the first time or again."""

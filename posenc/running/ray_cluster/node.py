@@ -6,23 +6,18 @@ hands back; only the loss of the worker or of its node makes Ray start the job a
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posenc.config.overrides import quote
 from posenc.core.paths import cache_dir
-from posenc.running.invocation import PARENT
 from posenc.running.ray_cluster.returned_folder import files_to_return
-from posenc.running.sweep.pool import KEPT_LINES, READ_SECONDS
-from posenc.running.sweep.task import ERROR
+from posenc.running.sweep.process import ERROR, JobProcess
 from posenc.settings.launchers import OWN, SHARED
 
 BEGINS = "begins"
@@ -57,17 +52,25 @@ class JobEnd:
     files: Mapping[str, bytes] | None = None  # of a run directory that only the node has
 
 
+class Message(NamedTuple):
+    """Say something about a job to the command that waits."""
+
+    kind: str  # BEGINS or PRINTS
+    task_name: str
+    text: str  # the node's address, or a line of output
+
+
 class Board:
     """Take what jobs say, in an actor on the machine of the command that waits, until it is read."""
 
     def __init__(self) -> None:
-        self._messages: list[tuple[str, str, str]] = []
+        self._messages: list[Message] = []
 
     def add(self, kind: str, task_name: str, text: str) -> None:
         """Take a message: BEGINS with the node's address, or PRINTS with a line of output."""
-        self._messages.append((kind, task_name, text))
+        self._messages.append(Message(kind, task_name, text))
 
-    def take(self) -> list[tuple[str, str, str]]:
+    def take(self) -> list[Message]:
         """Return the messages since the last call."""
         messages = self._messages
         self._messages = []
@@ -96,31 +99,23 @@ def run_order(order: Order, board: Any) -> JobEnd:
     if workplace.own_directory is not None:
         node_text += f", its own folder {workplace.folder}"
     board.add.remote(BEGINS, order.task_name, node_text)
-    process = subprocess.Popen(
+    job_process = JobProcess(
         [sys.executable, *workplace.arguments],
-        cwd=workplace.folder,
-        # PARENT: the job stops once this worker is gone. Otherwise it would hold the lock of the run
-        env={**os.environ, **order.variables, PARENT: str(os.getpid())},
+        order.variables,
+        on_line=lambda line: board.add.remote(PRINTS, order.task_name, line),
+        folder=workplace.folder,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
     )
-    last_lines: deque[str] = deque(maxlen=KEPT_LINES)
     try:
-        # a daemon thread: a process that the job has started may hold its output open for ever
-        reader = threading.Thread(target=_read, args=(order, process, board, last_lines), daemon=True)
-        reader.start()
-        exit_code = _wait(process)
+        exit_code = _wait(job_process.process)
     finally:
-        process.kill()  # it still runs only after an error of our own
-    reader.join(READ_SECONDS)
+        job_process.process.kill()  # it still runs only after an error of our own
+    job_process.finish_reading()
     ray.get(board.add.remote(PRINTS, order.task_name, ""))  # now all earlier lines have arrived
     files = None
     if workplace.own_directory is not None:
         files = files_to_return(workplace.own_directory, is_finished=exit_code == 0)
-    return JobEnd(exit_code, list(last_lines), node, files)
+    return JobEnd(exit_code, list(job_process.last_lines), node, files)
 
 
 def _workplace(order: Order) -> _Workplace | None:
@@ -153,17 +148,6 @@ def _has_marker(order: Order) -> bool:
         return Path(order.marker).read_text() == order.marker_text
     except OSError:
         return False
-
-
-def _read(order: Order, process: subprocess.Popen[str], board: Any, last_lines: deque[str]) -> None:
-    """Pass the output of a job on, line by line, and keep the last lines."""
-    assert process.stdout is not None
-    with process.stdout as output:
-        for line in output:
-            text = line.rstrip()
-            if text:
-                last_lines.append(text)
-                board.add.remote(PRINTS, order.task_name, text)
 
 
 def _wait(process: subprocess.Popen[str]) -> int:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import threading
 import time
-from collections import deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -19,11 +16,12 @@ from dataclasses import dataclass
 from posenc.core.console import PROGRESS, Title, duration, progress_of, say
 from posenc.core.errors import visible
 from posenc.core.run_states import FINISHED
-from posenc.running.invocation import PARENT, SWEEP, WAIT
+from posenc.running.invocation import SWEEP, WAIT
 from posenc.running.jobs import HELD
 from posenc.running.locks import holder_of, is_held
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.sweep.lines import begin_line, end_line, settled_line
+from posenc.running.sweep.process import JobProcess
 from posenc.running.sweep.resources import GPUS, THREADS, GpuSlot, gpu_slots
 from posenc.running.sweep.task import (
     NOT_STARTED,
@@ -40,9 +38,6 @@ PROGRESS_SECONDS = 60  # between two lines of progress, counted over all running
 SWEEP_TITLE = Title(
     "sweep", "{done} of {total} done", separator=", ", time_text=duration, has_last_line=False
 )
-# How long the output of a task is read after its end. What the job has started may hold it open for ever.
-READ_SECONDS = 2.0
-KEPT_LINES = 20  # last lines of a task's output, to find the error in
 
 
 @dataclass(frozen=True)
@@ -50,11 +45,9 @@ class Worker:
     """Hold a task whose process runs."""
 
     task: SweepTask
-    process: subprocess.Popen[str]
+    job_process: JobProcess
     slot: GpuSlot | None
     began_at: float  # by time.monotonic()
-    last_lines: deque[str]
-    reader: threading.Thread  # reads the output of the process
 
 
 class WorkerPool:
@@ -110,7 +103,7 @@ class WorkerPool:
                         self._note_end(self.running.pop(future), future.result())
             finally:
                 for worker in self.running.values():  # some are left only after an error of our own
-                    worker.process.terminate()
+                    worker.job_process.process.terminate()
         return SweepResult(self.outcomes, stop.exit_code)
 
     def _seconds_left(self) -> float | None:
@@ -132,7 +125,7 @@ class WorkerPool:
                 return
             self.waiting.remove(task)
             worker = self._start(task)
-            self.running[threads.submit(worker.process.wait)] = worker
+            self.running[threads.submit(worker.job_process.process.wait)] = worker
 
     def _next_task(self) -> SweepTask | None:
         """Return the first task that can begin; note those that another process has ended."""
@@ -168,25 +161,17 @@ class WorkerPool:
             slot = self.slots.get()
             share[GPUS] = slot.gpu
         say(begin_line(task, share))
-        process = subprocess.Popen(
-            list(task.command),
-            env={**os.environ, **share, **self._environment()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
+        job_process = JobProcess(
+            task.command,
+            {**share, **self._environment()},
+            on_line=lambda line: say(f"{task.name}: {visible(line)}"),
         )
-        last_lines: deque[str] = deque(maxlen=KEPT_LINES)
-        # a daemon thread: a process that the job has started may hold its output open for ever
-        reader = threading.Thread(target=_read, args=(task, process, last_lines), daemon=True)
-        reader.start()
-        return Worker(task, process, slot, time.monotonic(), last_lines, reader)
+        return Worker(task, job_process, slot, time.monotonic())
 
     def _environment(self) -> dict[str, str]:
         """Return the environment variables that tell a process that it runs a task of this sweep."""
         return {
             SWEEP: self.sweep,
-            PARENT: str(os.getpid()),
             PROGRESS: str(PROGRESS_SECONDS * self.at_once),
             WAIT: "0",  # a task whose run is held ends at once, and comes back later
             "PYTHONIOENCODING": "utf-8",
@@ -210,13 +195,13 @@ class WorkerPool:
     def _note_end(self, worker: Worker, exit_code: int) -> None:
         """Note how a task ended, and print it. A task whose run was held waits again."""
         task = worker.task
-        worker.reader.join(READ_SECONDS)
+        worker.job_process.finish_reading()
         if worker.slot is not None:
             self.slots.put(worker.slot)
         if exit_code == HELD:
             self.waiting.insert(0, task)
             return
-        outcome = outcome_of_process(task, exit_code, worker.last_lines)
+        outcome = outcome_of_process(task, exit_code, worker.job_process.last_lines)
         self.outcomes[task.name] = outcome
         say(end_line(task, outcome, time.monotonic() - worker.began_at))
         if self.fail_fast and outcome.state != FINISHED and not self.is_stopping:
@@ -227,15 +212,4 @@ class WorkerPool:
         """Begin no more tasks, and pass a signal on to those that run."""
         self.is_stopping = True
         for worker in self.running.values():
-            worker.process.send_signal(number)
-
-
-def _read(task: SweepTask, process: subprocess.Popen[str], last_lines: deque[str]) -> None:
-    """Pass the output of a task on, line by line, and keep the last lines."""
-    assert process.stdout is not None
-    with process.stdout as output:
-        for line in output:
-            text = line.rstrip()
-            if text:
-                last_lines.append(text)
-                say(f"{task.name}: {visible(text)}")
+            worker.job_process.process.send_signal(number)

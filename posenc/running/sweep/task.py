@@ -19,6 +19,7 @@ from posenc.core.run_states import DIVERGED, FAILED, FINISHED, INTERRUPTED
 from posenc.running.job import Job
 from posenc.running.jobs import CheckedJob
 from posenc.running.run_directory import read_status, run_state
+from posenc.running.sweep.process import ERROR
 from posenc.running.unloaded_model import UnloadedModel
 from posenc.settings.tree import EvalSettings
 
@@ -32,7 +33,6 @@ OUT_OF_MEMORY = (
 VISIBLE_AFTER = 15.0  # seconds until a file that another machine wrote is surely visible here
 FILE_SECONDS = 0.5  # between two looks for such a file
 QUOTED_WORD = re.compile(r"='([\w.+-]+)'$")  # data.task='copy': a name that may be a path
-ERROR = "error: "  # begins the line in which a job says why it fails
 
 PROCESS_BYTES = 6e8  # memory of a process that has loaded torch
 BYTES_A_WEIGHT = 40  # value, gradient, two moments, and the activations of a batch of a common size
