@@ -13,13 +13,12 @@ from rich.text import Text
 from posenc.cli.room import Room, room_on
 from posenc.config.compose import Jobs
 from posenc.config.overrides import CommandLine
-from posenc.core.console import duration, end_starting
+from posenc.core.console import duration, end_starting, terminal_width
 from posenc.core.errors import RunError, plural, visible
 from posenc.data import corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.hub import go_offline
 from posenc.data.sources import is_streamed, pinned_identity
-from posenc.report.terminal import terminal_width
 from posenc.running.estimate import Estimate, cost_key, estimate
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs, seed_by_seed

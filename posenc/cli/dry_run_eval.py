@@ -10,11 +10,11 @@ from rich.text import Text
 from posenc.cli.dry_run import check_corpus_is_here, megabytes
 from posenc.cli.room import room_on
 from posenc.config.compose import Jobs
-from posenc.core.console import duration, end_starting
+from posenc.core.console import duration, end_starting, terminal_width
 from posenc.core.errors import plural, visible
 from posenc.data.hub import go_offline
 from posenc.report.tables import Table, table_of_rows, text_column
-from posenc.report.terminal import table_text, terminal_width
+from posenc.report.terminal import table_text
 from posenc.report.texts import length_text
 from posenc.running.estimate import CellEstimate, EvaluationEstimate, estimate_evaluation
 from posenc.running.job import Job

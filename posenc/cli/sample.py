@@ -14,9 +14,9 @@ from posenc.api.loaded_subject import LoadedSubject
 from posenc.config.compose import compose_jobs
 from posenc.config.keys_of_commands import GROUPS_OF_SAMPLED_SUBJECT, KEYS_OF_SAMPLE, KEYS_OF_WRITING
 from posenc.config.overrides import group_of, key_of, parse
+from posenc.core.console import write
 from posenc.core.errors import UserError, visible
 from posenc.data import prepare
-from posenc.report.terminal import write
 
 WIDTH = 80  # columns
 GAP = " | "

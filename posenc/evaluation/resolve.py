@@ -229,8 +229,3 @@ def protocol_settings(
         return settings_type.model_validate(parameters_of_protocol)
     except ValidationError as error:
         raise user_error(error, settings_type, "eval") from error
-
-
-def keys_read(names: Iterable[str]) -> set[str]:
-    """Return the keys that these protocols read. The keys of other protocols have no effect."""
-    return {key for name in names for key in find_protocol(name).Settings.model_fields}
