@@ -80,7 +80,8 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
         if checkpoint is None:
             raise RunError(f"the checkpoints of {job.directory} are gone")
         model = load_model(trained, job.run_shape, checkpoint, vocabulary(trained.data.plant, corpus.store))
-        facts = run_facts(job, model, checkpoint.state, checkpoint.step, trained_here=None)
+        fingerprint = checkpoint.provenance.fingerprint
+        facts = run_facts(job, model, checkpoint.so_far, fingerprint, trained_here=None)
         records = measure(job, model, corpus, facts, stop, replaces_same_step=False)
     is_training = job.tracking.name != NONE and is_held(job.directory, "run")
     if is_training:  # the training sends all records at its end

@@ -59,12 +59,11 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
     checkpoint = stored.checkpoint
     if names_a_step and path.name != checkpoint.path.name:
         checkpoint = _checkpoint_at(run, path, stored.identity)
-    state = checkpoint.state
     about = InitialWeights(
         encoding=trained_name(stored.settings),
         context_length=stored.settings.context_length,
-        tokens=state["tokens"],
-        run=state["run"]["settings_hash"],
+        tokens=checkpoint.so_far.tokens,
+        run=checkpoint.provenance.settings_hash,
         step=checkpoint.step,
     )
     directory = path if names_a_step else stored.directory

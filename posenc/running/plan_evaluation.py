@@ -46,7 +46,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     _check_extension(stored, evaluation)
     check_tracking(settings.tracking)
     tokenizer = tokenizer_of(stored)
-    fingerprint = str(stored.checkpoint.state.get("fingerprint"))
+    fingerprint = stored.checkpoint.provenance.fingerprint
     text = text_to_measure(
         settings.data or trained.data,
         tokenizer,
@@ -66,7 +66,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     return Job(
         directory=stored.directory,
         settings=trained,
-        hash=stored.checkpoint.state["run"]["settings_hash"],
+        hash=stored.checkpoint.provenance.settings_hash,
         identity=stored.identity,
         data=data,
         tokenizer=tokenizer,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 
 import torch
 
@@ -125,7 +124,7 @@ def _train_and_measure(
         with compiled_blocks(model, training.compile and compiler_works(job.device)):
             trained = _train(job, training, model, store, tracker, invocation, stop)
         if trained.status == DIVERGED:
-            run_directory.write_status(directory, DIVERGED, reason=trained.reason, step=trained.step)
+            run_directory.write_status(directory, DIVERGED, reason=trained.reason, step=trained.so_far.step)
             hint = "nothing was averaged in; try a smaller train.lr"
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == INTERRUPTED:
@@ -133,13 +132,12 @@ def _train_and_measure(
         trained_here = None
         if trained.advanced:
             trained_here = TrainedHere(peak_memory(job.device), utilization_of(job, model))
-        history = {**asdict(trained), "fingerprint": store.fingerprint}
-        facts = run_facts(job, model, history, trained.step, trained_here)
+        facts = run_facts(job, model, trained.so_far, store.fingerprint, trained_here)
         records = measure(job, model, corpus, facts, stop, replaces_same_step=trained.advanced)
-        tracker.log_evaluation(run_directory.records_at(directory, trained.step))
+        tracker.log_evaluation(run_directory.records_at(directory, trained.so_far.step))
         # the settings again: a finished run that was measured further has other ones now
         run_directory.write_config(directory, settings)
-        run_directory.write_status(directory, FINISHED, step=trained.step)
+        run_directory.write_status(directory, FINISHED, step=trained.so_far.step)
         return Outcome(0, records)
 
 

@@ -16,7 +16,7 @@ import logging
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,28 @@ class Provenance:
     encoding: dict[str, Any]  # the code of the encoding and of the options that act on it
     run: dict[str, Any]  # the settings that identify the run; a reader of the weights compares them
 
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Provenance:
+        """Read what state.json says. Raises KeyError, TypeError or ValueError for what nobody wrote so."""
+        run = dict(state["run"])
+        if "settings_hash" not in run:
+            raise KeyError("settings_hash")
+        return cls(
+            fingerprint=str(state["fingerprint"]),
+            tokenizer=dict(state["tokenizer"]),
+            encoding=dict(state["encoding"]),
+            run=run,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what state.json says."""
+        return asdict(self)
+
+    @property
+    def settings_hash(self) -> str:
+        """Return the hash of the settings of the run."""
+        return str(self.run["settings_hash"])
+
 
 @dataclass(frozen=True)
 class CheckpointPlan:
@@ -80,6 +102,17 @@ class TrainedSoFar:
     seconds: float  # spent on steps, in all processes until now
     final_loss: float | None  # nats per token, mean of the last tenth of the steps
 
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> TrainedSoFar:
+        """Read what state.json says. Raises KeyError, TypeError or ValueError for what nobody wrote so."""
+        final_loss = state["final_loss"]
+        return cls(
+            step=int(state["step"]),
+            tokens=int(state["tokens"]),
+            seconds=float(state["seconds"]),
+            final_loss=None if final_loss is None else float(final_loss),
+        )
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -89,8 +122,14 @@ class Checkpoint:
     """
 
     path: Path
-    step: int
-    state: dict[str, Any]  # what state.json holds; the file may come from somebody else
+    so_far: TrainedSoFar
+    provenance: Provenance
+    made_by: dict[str, Any]  # what `made_by` returned where it was written
+
+    @property
+    def step(self) -> int:
+        """Return after which step the checkpoint was written."""
+        return self.so_far.step
 
 
 # --- Writing
@@ -103,17 +142,7 @@ def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_f
     """
     weights = _weights_of(model)
     moments = _moments_of(model, optimizer)
-    state = {
-        "tokens": so_far.tokens,
-        "seconds": so_far.seconds,
-        "final_loss": so_far.final_loss,
-        "fingerprint": plan.provenance.fingerprint,
-        "tokenizer": plan.provenance.tokenizer,
-        "encoding": plan.provenance.encoding,
-        "run": plan.provenance.run,
-        "step": so_far.step,
-        "made_by": made_by(model),
-    }
+    state = {**asdict(so_far), **plan.provenance.as_json(), "made_by": made_by(model)}
     for name, weight in weights.items():
         if not torch.isfinite(weight).all():
             raise NonFiniteWeightsError(f"non-finite weights after step {so_far.step} ({name})")
@@ -208,13 +237,7 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
         if step_of(path) > checkpoint.step:
             _drop(path)
     _warn_of_changes(checkpoint, model)
-    state = checkpoint.state
-    return TrainedSoFar(
-        step=checkpoint.step,
-        tokens=int(state["tokens"]),
-        seconds=float(state["seconds"]),
-        final_loss=state["final_loss"],
-    )
+    return checkpoint.so_far
 
 
 def _check_room(folder: Path, model: Decoder) -> None:
@@ -241,7 +264,7 @@ def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
 def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
     """Warn if the weights will differ from those of a run that was never stopped."""
     facts_now = made_by(model)
-    facts_before = checkpoint.state["made_by"]
+    facts_before = checkpoint.made_by
     changes = []
     for key, value in facts_now.items():
         if facts_before.get(key) != value:
@@ -289,8 +312,7 @@ def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None
             continue
         if damaged:
             lost_steps = step_of(paths[-1]) - checkpoint.step
-            tokens = int(checkpoint.state["tokens"])  # of all steps up to the checkpoint
-            lost = lost_steps * tokens // max(1, checkpoint.step)
+            lost = lost_steps * checkpoint.so_far.tokens // max(1, checkpoint.step)
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
             log.warning(text, ", ".join(damaged), checkpoint.step, f"{lost:,}")
         return checkpoint
@@ -310,12 +332,18 @@ def checkpoint_at(path: Path, run: Mapping[str, Any]) -> Checkpoint:
         raise DamagedCheckpointError(problem)
     try:
         state = json.loads((path / "state.json").read_bytes())
-        step = int(state["step"])
-        writer = flatten(state["run"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # somebody changed file and manifest
+        checkpoint = Checkpoint(
+            path=path,
+            so_far=TrainedSoFar.of(state),
+            provenance=Provenance.of(state),
+            made_by=dict(state["made_by"]),
+        )
+    except KeyError as error:  # somebody changed file and manifest
+        raise DamagedCheckpointError(f"state.json: there is no {error.args[0]}") from error
+    except (ValueError, TypeError) as error:
         raise DamagedCheckpointError(f"state.json: {first_line(error)}") from error
-    _check_writer(path, writer, flatten(run))
-    return Checkpoint(path, step, state)
+    _check_writer(path, flatten(checkpoint.provenance.run), flatten(run))
+    return checkpoint
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
