@@ -40,13 +40,13 @@ from posenc.running.fit_evaluation import (
 from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.hf_checkpoint import (
     DTYPES,
-    Checkpoint,
+    HfCheckpoint,
     identity_of,
-    load_weights,
+    load_hf_model,
     outline_digest,
     outline_of,
     outlined_tensors,
-    read_checkpoint,
+    read_hf_checkpoint,
     stored_dtype,
     stored_tensors,
 )
@@ -103,7 +103,7 @@ class HfModel:
     """A model of transformers before its weights are read, and how it is measured."""
 
     subject: HfSubject
-    checkpoint: Checkpoint
+    checkpoint: HfCheckpoint
     train_length: int
     weights: WeightOptions
     evaluation: Evaluation  # as far as it does not depend on the text
@@ -121,7 +121,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
     subject = HfSubject(**parameters)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
-    checkpoint = plain or read_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
+    checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
     length = settings.context_length
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
@@ -143,7 +143,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     )
 
 
-def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> Checkpoint | None:
+def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCheckpoint | None:
     """Return the checkpoint as it is read without transformers; None if that is not enough.
 
     An extension and passes in chunks need the model's own modules. What is stored for a tokenizer of bytes is
@@ -214,7 +214,7 @@ def _name(subject: HfSubject) -> str:
     return name if subject.rope_scaling else f"{name}-unscaled"
 
 
-def _without_scaling(checkpoint: Checkpoint) -> Checkpoint:
+def _without_scaling(checkpoint: HfCheckpoint) -> HfCheckpoint:
     """Return a checkpoint whose rotation turns by its base alone. Raises UserError if it is not scaled."""
     if not scaled_types(checkpoint.text_config):
         raise UserError("subject.rope_scaling", False, "its rotation is not scaled", hint="leave it out")
@@ -227,7 +227,7 @@ def _stored_subject(hf: HfModel) -> Choice:
     return Choice.model_validate({"name": "hf", **dataclasses.asdict(hf.subject), **resolved})
 
 
-def _weights(subject: HfSubject, checkpoint: Checkpoint) -> WeightOptions:
+def _weights(subject: HfSubject, checkpoint: HfCheckpoint) -> WeightOptions:
     """Return how the weights are loaded. Raises UserError if they cannot be loaded so."""
     device_map = subject.device_map
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
@@ -242,7 +242,7 @@ def _weights(subject: HfSubject, checkpoint: Checkpoint) -> WeightOptions:
 
 
 def _evaluation(
-    settings: EvalCommandSettings, length: int, checkpoint: Checkpoint, weights: WeightOptions
+    settings: EvalCommandSettings, length: int, checkpoint: HfCheckpoint, weights: WeightOptions
 ) -> Evaluation:
     """Return the protocols and windows to measure, before the text is looked at. Raises UserError."""
     default = EvalSettings.model_validate(load_yaml(conf_dir() / "eval" / "default.yaml"))
@@ -269,7 +269,7 @@ def _check_precision(precision: str, dtype: str, config: Any) -> None:
 
 
 def _unloaded_model(
-    checkpoint: Checkpoint,
+    checkpoint: HfCheckpoint,
     length: int,
     bos: int | None,
     evaluation: Evaluation,
@@ -283,7 +283,7 @@ def _unloaded_model(
     stays_in_place = weights.device_map is not None or checkpoint.is_quantised
 
     def load() -> TransformersModel:
-        model = load_weights(checkpoint, DTYPES[weights.dtype], weights.device_map)
+        model = load_hf_model(checkpoint, DTYPES[weights.dtype], weights.device_map)
         return TransformersModel(model, length, bos, is_placed=stays_in_place, chunk_tokens=chunk_tokens)
 
     # Quantised weights stay as small as they are stored.
@@ -387,7 +387,7 @@ def bos_of(subject: HfSubject, tokenizer: Any | None) -> int | None:
     return int(bos) if begins_with_bos else None
 
 
-def _tokenizer(subject: HfSubject, checkpoint: Checkpoint) -> TokenizerSettings:
+def _tokenizer(subject: HfSubject, checkpoint: HfCheckpoint) -> TokenizerSettings:
     """Return the settings of the tokenizer that the user chose, or else of the model's own one.
 
     Raises UserError if the model has none that can be read.
