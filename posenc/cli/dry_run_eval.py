@@ -69,7 +69,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
 
 def _step_of(job: Job) -> int:
     """Return the step of the checkpoint that would be measured; 0 for a given model."""
-    if job.subject is not None:
+    if job.given_model is not None:
         return 0
     checkpoint = newest_checkpoint(job.directory / "checkpoints", job.identity)
     assert checkpoint is not None  # the job was made of it

@@ -23,7 +23,7 @@ from posenc.data import TokenStore
 from posenc.encodings.base import Encoding
 from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension
-from posenc.evaluation.models import Subject
+from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer
 from posenc.model.loss import token_losses
 from posenc.training.device import autocast
@@ -78,7 +78,7 @@ class WindowBatch:
 class EvalContext:
     """A trained model and the documents it is measured on."""
 
-    model: Subject
+    model: MeasuredModel
     context_length: int  # T, tokens
     seed: int  # for positions that are drawn
     precision: str

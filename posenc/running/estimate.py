@@ -18,7 +18,7 @@ from posenc.data import TokenStore, vocabulary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
-from posenc.evaluation.models import Subject
+from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.models.transformers_attention import AttentionParts
 from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
@@ -162,7 +162,9 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     if bytes_a_token is None:
         bytes_a_token = measured_bytes_a_token(job.facts, job.tokenizer, evaluation.split)
     store = store_of_lengths(job.facts, job.tokenizer, bytes_a_token)
-    model = job.subject or build_outline(job.run_settings, job.run_shape, vocabulary(job.data.plant, store))
+    model = job.given_model or build_outline(
+        job.run_settings, job.run_shape, vocabulary(job.data.plant, store)
+    )
     parameters = _count_parameters(model)
     batch_tokens = evaluation.settings.batch_tokens
     as_trained = eval_context(job, model, store)
@@ -287,7 +289,7 @@ def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: i
     return n_tokens * seconds_a_token + n_windows * targets_in_window * seconds_a_target
 
 
-def _count_parameters(model: Subject) -> int:
+def _count_parameters(model: MeasuredModel) -> int:
     """Return the parameters of a model, also of one whose weights are not read."""
     if isinstance(model, UnloadedModel):
         return model.sizes.parameters
@@ -295,7 +297,7 @@ def _count_parameters(model: Subject) -> int:
 
 
 def _evaluation_memory(
-    model: Subject,
+    model: MeasuredModel,
     precision: str,
     parameters: int,
     batch_tokens: int,
@@ -315,12 +317,14 @@ def _evaluation_memory(
     return weights + BYTES_A_NUMBER["fp32"] * max(batch_tokens, longest) * kept_a_token
 
 
-def _width(model: Subject) -> int:
+def _width(model: MeasuredModel) -> int:
     """Return the width of the layers, for the matrix product that is timed."""
     return WIDTH_OF_GIVEN if isinstance(model, CallableModel) else model.shape.d_model
 
 
-def forward_seconds(model: Subject, rates: Rates, window: int, n_tokens: float, batch_tokens: int) -> float:
+def forward_seconds(
+    model: MeasuredModel, rates: Rates, window: int, n_tokens: float, batch_tokens: int
+) -> float:
     """Return the seconds of forward passes over `n_tokens` tokens, in windows of `window`.
 
     Of a given model only the products with its weights are known.

@@ -13,7 +13,7 @@ from posenc.core.run_states import FINISHED
 from posenc.data import TokenStore, build_tokenizer, check_lengths, plant_of, prepare, vocabulary
 from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.models import Subject
+from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.trigram import measure_reference
@@ -22,7 +22,7 @@ from posenc.results.records import Record, RunFacts
 from posenc.results.runs import encoding_name
 from posenc.running import run_directory
 from posenc.running.cell_progress import CellProgress, work_of_cells
-from posenc.running.facts import run_facts, subject_facts
+from posenc.running.facts import facts_of_given_model, run_facts
 from posenc.running.invocation import Invocation
 from posenc.running.job import Job
 from posenc.running.locks import is_held, locked
@@ -60,11 +60,11 @@ def run_eval(job: Job, invocation: Invocation) -> Outcome:
     """
     with StopFlag() as stop:
         try:
-            if job.subject is None:
+            if job.given_model is None:
                 return Outcome(0, _measure_run(job, invocation, stop))
-            return Outcome(0, _measure_subject(job, invocation, stop))
+            return Outcome(0, _measure_given_model(job, invocation, stop))
         except InterruptedRunError:
-            if job.subject is None or job.subject.has_known_weights:
+            if job.given_model is None or job.given_model.has_known_weights:
                 say(f"{stop.name}: finished cells are stored; the same command continues")
             return Outcome(stop.exit_code)
 
@@ -92,12 +92,12 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
     return records
 
 
-def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
+def _measure_given_model(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
     """Measure a model that posenc did not train."""
     directory = job.directory
-    assert job.subject is not None
+    assert job.given_model is not None
     # First of all, so that wrong weights are an error before a text is tokenised and anything is written.
-    subject = job.subject.loaded()
+    given_model = job.given_model.loaded()
     corpus = tokenise(job)
     with locked(directory, job.lock, waits=invocation.waits):
         run_directory.refuse_links(directory)
@@ -106,8 +106,9 @@ def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[R
         with nullcontext() if was_finished else run_directory.recorded_status(directory, stop):
             if not was_finished:
                 run_directory.write_config(directory, job.settings)
-            model = subject.to(job.device).eval()
-            records = measure(job, model, corpus, subject_facts(job, subject), stop, replaces_same_step=True)
+            model = given_model.to(job.device).eval()
+            facts = facts_of_given_model(job, given_model)
+            records = measure(job, model, corpus, facts, stop, replaces_same_step=True)
         run_directory.write_config(directory, job.settings)
         run_directory.write_status(directory, FINISHED, step=0)
     return records
@@ -153,7 +154,13 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
 
 
 def measure(
-    job: Job, model: Subject, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, replaces_same_step: bool
+    job: Job,
+    model: MeasuredModel,
+    corpus: Corpus,
+    facts: RunFacts,
+    stop: StopFlag,
+    *,
+    replaces_same_step: bool,
 ) -> list[Record]:
     """Measure every planned cell, write results.json, and return the records.
 
@@ -180,7 +187,7 @@ def _say_what_is_measured(job: Job) -> None:
         say(line)
 
 
-def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:
+def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:
     """Measure every cell, with the knobs of an extension chosen first if they are to be tuned.
 
     fixed-target comes with its reference, the loss of a byte trigram, if the model was trained on this text.
@@ -238,7 +245,7 @@ def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: St
     return records
 
 
-def eval_context(job: Job, model: Subject, store: TokenStore) -> EvalContext:
+def eval_context(job: Job, model: MeasuredModel, store: TokenStore) -> EvalContext:
     """Return what protocols measure with: the model as it was trained, and the text."""
     evaluation = job.evaluation
     trained = _training_precision(job)

@@ -76,11 +76,11 @@ def run_facts(
     )
 
 
-def subject_facts(job: Job, subject: CallableModel) -> RunFacts:
+def facts_of_given_model(job: Job, model: CallableModel) -> RunFacts:
     """Return the facts of a model that posenc did not train, without any about its training."""
     settings = job.settings
     assert isinstance(settings, SubjectSettings)
-    weights = list(subject.parameters())
+    weights = list(model.parameters())
     count = sum(weight.numel() for weight in weights)
     dtype = weights[0].dtype if weights else torch.float32
     return RunFacts(

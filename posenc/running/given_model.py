@@ -101,7 +101,7 @@ def plan_given_model(given: GivenModel) -> Job:
         evaluation=evaluation,
         is_own_text=False,
         notes=text.notes,
-        subject=model,
+        given_model=model,
         bytes_a_token=given.bytes_a_token,
     )
 

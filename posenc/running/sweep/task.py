@@ -174,14 +174,14 @@ def _needs_of(job: Job, cores: int) -> _Needs:
 
     On a CPU such a model is planned and timed with all cores.
     """
-    subject = job.subject
-    if isinstance(subject, UnloadedModel):
-        sizes = subject.sizes
+    model = job.given_model
+    if isinstance(model, UnloadedModel):
+        sizes = model.sizes
         if job.device.type == "cuda":  # weights pass through the machine's memory on their way to the GPU
             threads = threads_for(sizes.parameters, cores)
             return _Needs(sizes.parameters, threads, PROCESS_BYTES + sizes.weight_bytes)
         longest = job.evaluation.lengths.longest
-        of_passes = subject.memory(job.evaluation.settings.batch_tokens, longest, longest)
+        of_passes = model.memory(job.evaluation.settings.batch_tokens, longest, longest)
         return _Needs(sizes.parameters, cores, PROCESS_BYTES + of_passes + sizes.bytes_of_copy)
     weights = job.run_shape.n_block_weights
     return _Needs(weights, threads_for(weights, cores), PROCESS_BYTES + BYTES_A_WEIGHT * weights)
