@@ -22,7 +22,7 @@ from posenc.settings.tree import NONE, EvalCommandSettings
 from posenc.training.device import resolve_device
 
 SPLIT = "test"
-BYTES_A_TOKEN = 16  # more than the tokens of a text have on average
+MOST_BYTES_A_TOKEN = 16  # more than the tokens of a text have on average
 
 
 class LoadedSubject:
@@ -87,5 +87,5 @@ class LoadedSubject:
         """Return the beginning of the longest test document, so many tokens of it. Raises UserError."""
         facts = inspect(self._data, self._hf.tokenizer, splits=(SPLIT,), needed_tokens=1, context_length=None)
         texts = [document.text for document in facts.read() if document.split == SPLIT]
-        beginning = max(texts, key=len)[: BYTES_A_TOKEN * tokens].decode(errors="ignore")
+        beginning = max(texts, key=len)[: MOST_BYTES_A_TOKEN * tokens].decode(errors="ignore")
         return self.tokenizer.decode(self.tokenizer.encode(beginning)[:tokens])

@@ -56,7 +56,7 @@ BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in fl
 # What a model of transformers computes besides matrix products, in multiplications of two numbers.
 HF_MULTIPLICATIONS_A_WIDTH = 60  # of a layer, for each number of its width
 MULTIPLICATIONS_A_LOGIT = 8
-MOST_ROWS = 4096  # tokens in the matrix product that is timed
+MOST_TIMED_ROWS = 4096  # tokens in the matrix product that is timed
 ROWS_OF_GIVEN = 1024  # of a given model: a product of 4096 rows takes 0.1 s, and a dry run should take three
 
 
@@ -99,7 +99,7 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     parameters = count_parameters(model).total
     length = settings.context_length
     batch_tokens = training.batch_windows * length
-    rows = min(batch_tokens, MOST_ROWS)
+    rows = min(batch_tokens, MOST_TIMED_ROWS)
     rates = measure_rates(job.device, training.precision, shape.d_model, rows, threads)
     pass_seconds = forward_seconds(model, rates, length, batch_tokens, batch_tokens)
     update_seconds = MULTIPLICATIONS_AN_UPDATE * parameters * rates.multiplication
@@ -169,7 +169,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     batch_tokens = evaluation.settings.batch_tokens
     as_trained = eval_context(job, model, store)
     is_given = isinstance(model, CallableModel)
-    rows = min(batch_tokens, ROWS_OF_GIVEN if is_given else MOST_ROWS)
+    rows = min(batch_tokens, ROWS_OF_GIVEN if is_given else MOST_TIMED_ROWS)
     rates = measure_rates(job.device, as_trained.precision, _width(model), rows, threads)
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
     context = dataclasses.replace(as_trained, extension=extension)

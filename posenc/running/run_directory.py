@@ -32,7 +32,7 @@ from posenc.core.errors import RunError
 from posenc.core.run_states import DIVERGED, FAILED, FINISHED, RUNNING
 from posenc.results.files import read_json
 from posenc.results.records import Record, RunFacts, assemble_results, read_records
-from posenc.results.runs import METRICS, load_run
+from posenc.results.runs import METRICS_FILE, load_run
 from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
 from posenc.settings.tree import EvalSettings, RunSettings, SubjectSettings
@@ -179,7 +179,7 @@ def drop_leftovers_of(directory: Path) -> None:
 def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
     """Append a line to metrics.jsonl. Raises RunError if the disk refuses it."""
     line = (json.dumps(metrics) + "\n").encode()
-    path = directory / METRICS
+    path = directory / METRICS_FILE
     try:
         with path.open("ab") as file:
             file.write(line)
@@ -191,7 +191,7 @@ def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
 def drop_after(directory: Path, step: int) -> None:
     """Drop metrics and records of steps after the checkpoint that a run continues from."""
     # each step is logged once; records go because weights trained elsewhere would differ in the last bits
-    path = directory / METRICS
+    path = directory / METRICS_FILE
     if path.exists():
         lines = [line for line in path.read_bytes().splitlines() if _is_logged_until(line, step)]
         write_text_atomic(path, "".join(line.decode() + "\n" for line in lines))

@@ -34,6 +34,7 @@ from posenc.running.sweep.pool import PROGRESS_SECONDS
 from posenc.running.sweep.resources import THREADS, slots_of_a_gpu, threads_of
 from posenc.running.sweep.task import (
     NOT_STARTED,
+    SAVED,
     SweepResult,
     SweepTask,
     TaskOutcome,
@@ -49,7 +50,6 @@ ADDRESS = "hydra.launcher.address"
 USAGE_STATISTICS = "RAY_USAGE_STATS_ENABLED"
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 1.0  # between two looks at what jobs have printed
-SAVED = "saved as far as it was"
 
 
 @dataclass(frozen=True)
