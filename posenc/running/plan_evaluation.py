@@ -37,7 +37,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     stored = stored_run(settings.run, settings.plugins)
     trained = stored.settings
     check_name("experiment_name", trained.experiment_name)
-    as_asked = filled_in(settings.eval, trained.eval)
+    as_asked = with_stored_values(settings.eval, trained.eval)
     evaluation = resolve_evaluation(as_asked, trained.context_length, settings.extend)
     if trained.data.plant is not None:
         check_plant(trained.data.plant, trained.context_length, trained.tokenizer.name)
@@ -88,7 +88,7 @@ def tokenizer_of(stored: StoredRun) -> TokenizerSettings:
     return stored.settings.tokenizer
 
 
-def filled_in(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
+def with_stored_values(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
     """Return the settings that were asked for, with the stored value of each that is null."""
     values = asked.plain()
     values.pop("max_minutes")  # it chooses max_targets

@@ -53,9 +53,9 @@ from posenc.running.hf_checkpoint import (
 from posenc.running.job import Job
 from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.plain_checkpoint import read_plainly
-from posenc.running.plan_evaluation import filled_in
+from posenc.running.plan_evaluation import with_stored_values
 from posenc.running.rotation_notes import notes_on_rotation
-from posenc.running.unloaded_model import UnloadedModel, sizes_of
+from posenc.running.unloaded_model import UnloadedModel, model_sizes
 from posenc.settings.base import flattened
 from posenc.settings.numbers import CountingNumber
 from posenc.settings.signature import check_choice
@@ -248,7 +248,7 @@ def _evaluation(
     default = EvalSettings.model_validate(load_yaml(conf_dir() / "eval" / "default.yaml"))
     # The other default protocols are left out. Each would take as long again, here minutes and not seconds.
     default = default.with_changes(protocols=[FixedTarget.name])
-    evaluation = resolve_evaluation(filled_in(settings.eval, default), length, settings.extend)
+    evaluation = resolve_evaluation(with_stored_values(settings.eval, default), length, settings.extend)
     evaluation.check_given_model()
     evaluation.check_transformers_model()
     _check_precision(evaluation.settings.precision, weights.dtype, checkpoint.text_config)
@@ -292,7 +292,7 @@ def _unloaded_model(
     has_extension = evaluation.extend["name"] != NONE
     needs_outline = has_extension or chunk_tokens is not None
     if tensors is not None and not needs_outline:
-        sizes = sizes_of(checkpoint.text_config, tensors, bytes_a_weight)
+        sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
         return UnloadedModel(checkpoint, length, None, sizes, load)
     outline = TransformersModel(outline_of(checkpoint), length, bos)
     outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
@@ -300,7 +300,7 @@ def _unloaded_model(
         _check_chunks(chunk_tokens, outline, evaluation)
     if tensors is None:  # no safetensors here: files of another kind, or a model of the hub not loaded yet
         tensors = outlined_tensors(outline.model)
-    sizes = sizes_of(checkpoint.text_config, tensors, bytes_a_weight)
+    sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
     return UnloadedModel(checkpoint, length, outline.encoding, sizes, load, chunk_tokens)
 
 

@@ -73,7 +73,7 @@ def _trials_of(runs: Sequence[Run], identity: Identity) -> Trials:
     trials = Trials()
     settings = identity.settings
     for run, run_settings in _finished_runs(runs):
-        loss = validation_loss(run)
+        loss = stored_validation_loss(run)
         rate = run_settings.train.lr
         if loss is None or not isinstance(rate, float):
             continue
@@ -92,7 +92,7 @@ def _finished_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, RunSettings]]:
             yield run, run.settings
 
 
-def validation_loss(run: Run) -> float | None:
+def stored_validation_loss(run: Run) -> float | None:
     """Return the loss at T on validation documents, in nats per token; None if it was not measured."""
     for record in run.records:
         is_headline = record["protocol"] == HEADLINE and record["split"] == "validation"

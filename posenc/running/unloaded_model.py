@@ -71,7 +71,7 @@ def attention_flops(shape: Shape, window: int) -> float:
     return 4.0 * keys * shape.n_heads * shape.head_dim * shape.n_layers
 
 
-def sizes_of(config: Any, tensors: Sequence[StoredTensor], bytes_a_weight: float | None) -> ModelSizes:
+def model_sizes(config: Any, tensors: Sequence[StoredTensor], bytes_a_weight: float | None) -> ModelSizes:
     """Return the sizes of a model by its configuration and its weights.
 
     `bytes_a_weight` is that of the loaded weights. None: they take as much memory as in the files.

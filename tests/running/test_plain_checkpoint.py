@@ -9,7 +9,7 @@ from posenc.core.errors import UserError
 from posenc.evaluation.models.configurations import rope_settings, trained_length
 from posenc.running.hf_checkpoint import StoredTensor, read_hf_checkpoint, stored_dtype
 from posenc.running.plain_checkpoint import PLAIN_TYPES, STATED, read_plainly
-from posenc.running.unloaded_model import sizes_of
+from posenc.running.unloaded_model import model_sizes
 
 WEIGHT = StoredTensor("layers.0.mlp.up", (32, 64), 8192)
 
@@ -31,7 +31,7 @@ def facts_of(checkpoint):
         "dtype": stored_dtype(checkpoint),
         "rotation": rope_settings(config),
         "is_quantised": checkpoint.is_quantised,
-        "sizes": sizes_of(config, [WEIGHT], 4.0),
+        "sizes": model_sizes(config, [WEIGHT], 4.0),
     }
 
 
