@@ -71,7 +71,7 @@ def _step_of(job: Job) -> int:
     """Return the step of the checkpoint that would be measured; 0 for a given model."""
     if job.given_model is not None:
         return 0
-    checkpoint = newest_checkpoint(job.directory / "checkpoints", job.identity)
+    checkpoint = newest_checkpoint(job.directory / "checkpoints", job.writer)
     assert checkpoint is not None  # the job was made of it
     return checkpoint.step
 

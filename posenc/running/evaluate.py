@@ -76,7 +76,7 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
     with locked(job.directory, job.lock, waits=invocation.waits), run_directory.log_file(job.directory):
         stop.guard()
         # read again: a running training may have saved another one since the job was planned
-        checkpoint = newest_checkpoint(job.directory / "checkpoints", job.identity)
+        checkpoint = newest_checkpoint(job.directory / "checkpoints", job.writer)
         if checkpoint is None:
             raise RunError(f"the checkpoints of {job.directory} are gone")
         model = load_model(trained, job.run_shape, checkpoint, vocabulary(trained.data.plant, corpus.store))

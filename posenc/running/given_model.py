@@ -91,7 +91,7 @@ def plan_given_model(given: GivenModel) -> Job:
         directory=folder / f"{given.name}-T{length}-{digest}",
         settings=settings,
         hash=digest,
-        identity={},
+        writer={},
         data=data,
         tokenizer=tokenizer,
         tracking=TrackingSettings(name=NONE),

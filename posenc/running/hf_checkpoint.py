@@ -350,7 +350,7 @@ def _message_of(error: Exception) -> str:
     return first_line(error)
 
 
-# --- the identity of a checkpoint
+# --- which checkpoint it is
 
 
 def outline_digest(checkpoint: HfCheckpoint) -> str:
@@ -367,7 +367,7 @@ def outline_digest(checkpoint: HfCheckpoint) -> str:
     return digest_of([digests, [[file.name, file.stat().st_size] for file in weights]])
 
 
-def identity_of(checkpoint: HfCheckpoint) -> str:
+def id_of_weights(checkpoint: HfCheckpoint) -> str:
     """Return what identifies weights and code: the commit on the hub, or a digest of the files."""
     code = _code_files(checkpoint) if checkpoint.access.trust_remote_code else []
     code_digests = [sha256_of_file(file) for file in code]

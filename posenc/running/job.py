@@ -21,6 +21,7 @@ from posenc.settings.tree import (
     TokenizerSettings,
     TrackingSettings,
 )
+from posenc.training.checkpoint import Writer
 from posenc.training.optimizer import Optimization
 
 
@@ -47,7 +48,7 @@ class Job:
     directory: Path
     settings: RunSettings | SubjectSettings  # as config.yaml stores them
     hash: str
-    identity: dict[str, Any]  # what its checkpoints say of the run that wrote them; empty for a given model
+    writer: Writer  # what its checkpoints say of the run that wrote them; empty for a given model
     data: DataSettings  # the corpus to measure on
     tokenizer: TokenizerSettings  # of the model
     tracking: TrackingSettings

@@ -51,5 +51,7 @@ def store_of_lengths(
         splits[name] = Split([str(index) for index in range(len(lengths))], starts, lengths)
         start += int(lengths.sum())
     tokens = np.broadcast_to(np.uint8(0), max(1, start))  # takes one byte of memory, however long
-    identity = tokenizer.plain()
-    return TokenStore(tokens, None, facts.fingerprint, vocab_size, identity, splits, is_outline=True)
+    tokenizer_settings = tokenizer.plain()
+    return TokenStore(
+        tokens, None, facts.fingerprint, vocab_size, tokenizer_settings, splits, is_outline=True
+    )

@@ -67,7 +67,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
         directory=stored.directory,
         settings=trained,
         hash=stored.checkpoint.provenance.settings_hash,
-        identity=stored.identity,
+        writer=stored.writer,
         data=data,
         tokenizer=tokenizer,
         tracking=settings.tracking,

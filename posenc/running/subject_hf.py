@@ -41,7 +41,7 @@ from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, 
 from posenc.running.hf_checkpoint import (
     DTYPES,
     HfCheckpoint,
-    identity_of,
+    id_of_weights,
     load_hf_model,
     outline_digest,
     outline_of,
@@ -184,7 +184,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     if hf.checkpoint.is_plain:  # a dry run of 16 GB of weights would read them all to name its directory
         digest = OPEN_DIGEST
     else:
-        digest = f"{identity_of(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}"
+        digest = f"{id_of_weights(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}"
     job = plan_given_model(
         GivenModel(
             model=hf.model,

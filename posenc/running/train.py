@@ -244,7 +244,7 @@ def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> Checkpo
         fingerprint=store.fingerprint,
         tokenizer=store.tokenizer,
         encoding=training.code,
-        run=job.identity,
+        writer=job.writer,
     )
     seconds = settings.train.checkpoint_seconds
     return CheckpointPlan(job.directory / "checkpoints", seconds, provenance, files)

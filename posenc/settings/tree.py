@@ -274,7 +274,7 @@ class RunSettings(MeasuredSettings):
     plugins: list[str] = free()
     sweep: TrainSweepSettings | None = free(None)  # not stored, as it is no part of a run
 
-    def identity(self) -> dict[str, Any]:
+    def hashed_settings(self) -> dict[str, Any]:
         """Return what the run's hash covers, beside its corpus and the code of its encoding."""
         return self.marked(Mark.DEFINES, Mark.SIZE, Mark.SEED)
 

@@ -43,6 +43,10 @@ DIFFERENCES_NAMED = 4  # an error names at most so many settings in which two ru
 DAMAGE_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
+# What says which run wrote a checkpoint: its settings that are hashed, and their hash.
+Writer = Mapping[str, Any]
+
+
 class NonFiniteWeightsError(Exception):
     """The weights are not finite, so no checkpoint is written."""
 
@@ -58,29 +62,34 @@ class Provenance:
     fingerprint: str  # of the text
     tokenizer: dict[str, Any]
     encoding: dict[str, Any]  # the code of the encoding and of the options that act on it
-    run: dict[str, Any]  # the settings that identify the run; a reader of the weights compares them
+    writer: Writer  # a reader of the weights compares it
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Provenance:
         """Read what state.json says. Raises KeyError, TypeError or ValueError for what nobody wrote so."""
-        run = dict(state["run"])
-        if "settings_hash" not in run:
+        writer = dict(state["run"])
+        if "settings_hash" not in writer:
             raise KeyError("settings_hash")
         return cls(
             fingerprint=str(state["fingerprint"]),
             tokenizer=dict(state["tokenizer"]),
             encoding=dict(state["encoding"]),
-            run=run,
+            writer=writer,
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return what state.json says."""
-        return asdict(self)
+        return {
+            "fingerprint": self.fingerprint,
+            "tokenizer": self.tokenizer,
+            "encoding": self.encoding,
+            "run": self.writer,
+        }
 
     @property
     def settings_hash(self) -> str:
         """Return the hash of the settings of the run."""
-        return str(self.run["settings_hash"])
+        return str(self.writer["settings_hash"])
 
 
 @dataclass(frozen=True)
@@ -226,7 +235,7 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
     the training.
     """
     drop_leftovers(plan.folder)
-    checkpoint = newest_checkpoint(plan.folder, plan.provenance.run)
+    checkpoint = newest_checkpoint(plan.folder, plan.provenance.writer)
     if checkpoint is None or checkpoint.step < steps:
         _check_room(plan.folder, model)
     if checkpoint is None:
@@ -295,18 +304,18 @@ def made_by(model: Decoder) -> dict[str, Any]:
 # --- Reading
 
 
-def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
+def newest_checkpoint(folder: Path, writer: Writer) -> Checkpoint | None:
     """Return the newest intact checkpoint; None if there is no checkpoint at all.
 
-    `run` are the settings of its Provenance. Warns of damaged checkpoints, and of the training that is lost
-    with them. Raises RunError if another run wrote the checkpoint, or if all are damaged: a run never begins
-    afresh by itself.
+    `writer` is the run that must have written it. Warns of damaged checkpoints, and of the training that is
+    lost with them. Raises RunError if another run wrote the checkpoint, or if all are damaged: a run never
+    begins afresh by itself.
     """
     damaged: list[str] = []
     paths = checkpoint_paths(folder)
     for path in reversed(paths):
         try:
-            checkpoint = checkpoint_at(path, run)
+            checkpoint = checkpoint_at(path, writer)
         except DamagedCheckpointError as error:
             damaged.append(f"{path.name} ({error})")
             continue
@@ -318,14 +327,14 @@ def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None
         return checkpoint
     # If a running training has replaced them in the meantime, look again.
     if not all(path.exists() for path in paths):
-        return newest_checkpoint(folder, run)
+        return newest_checkpoint(folder, writer)
     if damaged:
         problem = f"no checkpoint in {folder} is intact: {', '.join(damaged)}"
         raise RunError(problem, hint="remove the run directory to train afresh")
     return None
 
 
-def checkpoint_at(path: Path, run: Mapping[str, Any]) -> Checkpoint:
+def checkpoint_at(path: Path, writer: Writer) -> Checkpoint:
     """Return the checkpoint in a folder. Raises DamagedCheckpointError; RunError if another run wrote it."""
     problem = problem_of(path)
     if problem:
@@ -342,7 +351,7 @@ def checkpoint_at(path: Path, run: Mapping[str, Any]) -> Checkpoint:
         raise DamagedCheckpointError(f"state.json: there is no {error.args[0]}") from error
     except (ValueError, TypeError) as error:
         raise DamagedCheckpointError(f"state.json: {first_line(error)}") from error
-    _check_writer(path, flatten(checkpoint.provenance.run), flatten(run))
+    _check_writer(path, flatten(checkpoint.provenance.writer), flatten(writer))
     return checkpoint
 
 

@@ -144,19 +144,19 @@ def test_a_job_of_a_sweep_gets_what_its_checkpoint_needs(plan, monkeypatch):
 
 def test_weights_are_read_once_for_their_digest(checkpoint, working_folder, monkeypatch):
     read = hf_checkpoint.read_hf_checkpoint(str(checkpoint), "main", False)
-    first = hf_checkpoint.identity_of(read)
+    first = hf_checkpoint.id_of_weights(read)
     monkeypatch.setattr(hf_checkpoint, "sha256_of_file", None)
-    assert hf_checkpoint.identity_of(read) == first
+    assert hf_checkpoint.id_of_weights(read) == first
 
 
 def test_weights_that_were_written_again_have_another_digest(checkpoint, working_folder, tmp_path):
     folder = shutil.copytree(checkpoint, tmp_path / "copy")
-    first = hf_checkpoint.identity_of(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
+    first = hf_checkpoint.id_of_weights(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
     weights = folder / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    again = hf_checkpoint.identity_of(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
+    again = hf_checkpoint.id_of_weights(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
     assert again != first
 
 

@@ -99,7 +99,7 @@ def test_everything_that_defines_a_run_changes_its_hash(plan):
 
 def test_options_that_are_off_are_no_part_of_what_is_hashed(plan):
     """So that runs keep their names that were stored before there were these options."""
-    attention = plan().run_settings.identity()["attention"]
+    attention = plan().run_settings.hashed_settings()["attention"]
     assert attention == {"name": "mha", "qk_norm": False, "window": None, "scale": "none"}
 
 
