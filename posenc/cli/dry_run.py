@@ -61,7 +61,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
         key = cost_key(job.run_settings)
         if key not in estimates:
             estimates[key] = estimate(job, threads_of(tasks[number]) if tasks else None)
-        job.facts.release()  # the documents of all jobs at once may be gigabytes
+        job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         state = run_state(job.directory, job.settings.eval, retry=retry)
         jobs.append(EstimatedJob(job, estimates[key], state))
     if not composed.is_sweep:
@@ -152,7 +152,7 @@ def _notes(jobs: list[EstimatedJob]) -> list[str]:
     for estimated in jobs:
         job = estimated.job
         longest = job.evaluation.lengths.longest
-        notes += corpus_notes(job.facts, job.evaluation.split, longest, job.settings.context_length)
+        notes += corpus_notes(job.corpus_facts, job.evaluation.split, longest, job.settings.context_length)
     return notes
 
 

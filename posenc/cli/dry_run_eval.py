@@ -50,7 +50,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
         job = checked.job
         step = _step_of(job)
         evaluations.append(EstimatedEvaluation(job, step, estimate_evaluation(job, step)))
-        job.facts.release()  # the documents of all jobs at once may be gigabytes
+        job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
     end_starting()
     console = Console(width=terminal_width(), highlight=False)
     seconds = sum(evaluation.estimate.seconds for evaluation in evaluations)
@@ -89,7 +89,9 @@ def _print_cells(console: Console, evaluation: EstimatedEvaluation) -> None:
     states = text_column("", [row[-1] for row in rows], is_words=True)
     _print_table(console, Table((*table.columns, states)))
     console.print(Text(f"run        {visible(job.directory)}, step {evaluation.step}"), soft_wrap=True)
-    console.print(Text(f"text       {text_line(job.data, job.facts, job.evaluation.split, job.settings)}"))
+    console.print(
+        Text(f"text       {text_line(job.data, job.corpus_facts, job.evaluation.split, job.settings)}")
+    )
     for note in job.notes:
         console.print(Text(visible(note)))
     if evaluation.estimate.tries:

@@ -94,7 +94,7 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     assert training is not None
     settings = job.run_settings
     shape = job.run_shape
-    store = store_of_lengths(job.facts, settings.tokenizer)
+    store = store_of_lengths(job.corpus_facts, settings.tokenizer)
     model = build_outline(settings, shape, vocabulary(settings.data.plant, store))
     parameters = count_parameters(model).total
     length = settings.context_length
@@ -160,8 +160,8 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     evaluation = job.evaluation
     bytes_a_token = job.bytes_a_token
     if bytes_a_token is None:
-        bytes_a_token = measured_bytes_a_token(job.facts, job.tokenizer, evaluation.split)
-    store = store_of_lengths(job.facts, job.tokenizer, bytes_a_token)
+        bytes_a_token = measured_bytes_a_token(job.corpus_facts, job.tokenizer, evaluation.split)
+    store = store_of_lengths(job.corpus_facts, job.tokenizer, bytes_a_token)
     model = job.given_model or build_outline(
         job.run_settings, job.run_shape, vocabulary(job.data.plant, store)
     )

@@ -140,7 +140,7 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     """
     processes = current()
     evaluation = job.evaluation
-    store = processes.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
+    store = processes.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.corpus_facts))
     needed = evaluation.lengths.longest + 1
     check_lengths(store, splits=evaluation.splits, needed_tokens=needed, context_length=context_length)
     if job.data.plant is not None:
@@ -150,7 +150,7 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     if store.tokenizer["name"] == "bytes":
         return Corpus(store, store)
     # It is read now and not when the reference is measured: hours later it may be out of reach, or changed.
-    return Corpus(store, processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.facts)))
+    return Corpus(store, processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.corpus_facts)))
 
 
 def measure(
@@ -183,7 +183,7 @@ def measure(
 
 def _say_what_is_measured(job: Job) -> None:
     """Print what the model was trained on, and what it is measured on."""
-    for line in (text_line(job.data, job.facts, job.evaluation.split, job.settings), *job.notes):
+    for line in (text_line(job.data, job.corpus_facts, job.evaluation.split, job.settings), *job.notes):
         say(line)
 
 
@@ -273,13 +273,13 @@ def _training_precision(job: Job) -> str:
 
 def request_of(job: Job, store: TokenStore) -> EvalRequest:
     """Return what the protocols plan their targets for."""
-    tokenizer = build_tokenizer(job.tokenizer, job.facts) if job.evaluation.needs_tokenizer else None
+    tokenizer = build_tokenizer(job.tokenizer, job.corpus_facts) if job.evaluation.needs_tokenizer else None
     # `job.data` has a plant only if the model was trained on it: a model knows no other keys
     return job.evaluation.request(store, job.data.plant, job.settings.seed, tokenizer)
 
 
 def targets_of(job: Job) -> set[tuple[str, str]]:
     """Return (protocol, hash of its targets) for each protocol of the job."""
-    store = prepare(job.data, job.tokenizer, facts=job.facts)
+    store = prepare(job.data, job.tokenizer, facts=job.corpus_facts)
     request = request_of(job, store)
     return {(protocol.name, protocol.plan(request).hash) for protocol in job.evaluation.protocols}

@@ -70,7 +70,7 @@ def run_facts(
         mfu=None if mfu is None else round(mfu, 4),
         peak_memory_bytes=peak_memory_bytes,
         final_loss=so_far.final_loss,
-        settings_hash=job.hash,
+        settings_hash=job.settings_hash,
         code=_code_hash(settings, model),
         versions=versions(),
     )
@@ -94,7 +94,7 @@ def facts_of_given_model(job: Job, model: CallableModel) -> RunFacts:
         steps=0,
         precision=PRECISIONS.get(dtype, "fp32"),
         device=str(job.device),
-        settings_hash=job.hash,
+        settings_hash=job.settings_hash,
         versions=versions(),
     )
 

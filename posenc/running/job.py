@@ -47,12 +47,12 @@ class Job:
 
     directory: Path
     settings: RunSettings | SubjectSettings  # as config.yaml stores them
-    hash: str
+    settings_hash: str
     writer: Writer  # what its checkpoints say of the run that wrote them; empty for a given model
     data: DataSettings  # the corpus to measure on
     tokenizer: TokenizerSettings  # of the model
     tracking: TrackingSettings
-    facts: CorpusFacts
+    corpus_facts: CorpusFacts
     shape: ModelShape | None  # of a run's decoder; None for a given model
     device: torch.device
     evaluation: Evaluation

@@ -145,9 +145,9 @@ def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
     """Log what readers of the run's numbers must know about its corpus and its encoding."""
     evaluation = job.evaluation
     longest = evaluation.lengths.longest
-    notes = corpus_notes(job.facts, evaluation.split, longest, job.settings.context_length, store)
+    notes = corpus_notes(job.corpus_facts, evaluation.split, longest, job.settings.context_length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
-        level = logging.INFO if note in job.facts.notes else logging.WARNING
+        level = logging.INFO if note in job.corpus_facts.notes else logging.WARNING
         log.log(level, "%s", note)
 
 
@@ -238,7 +238,7 @@ def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
 def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> CheckpointPlan:
     """Return where checkpoints are written, how often, and what they store about their origin."""
     settings = job.run_settings
-    tokenizer = build_tokenizer(settings.tokenizer, job.facts)
+    tokenizer = build_tokenizer(settings.tokenizer, job.corpus_facts)
     files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     provenance = Provenance(
         fingerprint=store.fingerprint,

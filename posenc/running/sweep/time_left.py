@@ -104,7 +104,7 @@ def estimate_sweep(tasks: Sequence[SweepTask], checked: Sequence[CheckedJob], at
         training = job.training
         assert training is not None
         cost = estimate(job, threads_of(task))
-        job.facts.release()  # the documents of all jobs at once may be gigabytes
+        job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         tokens = training.steps * training.batch_windows * job.settings.context_length
         estimates[task.name] = EstimatedTask(
             task.directory, tokens, cost.training_seconds, cost.evaluation_seconds
