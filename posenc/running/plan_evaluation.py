@@ -7,7 +7,7 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, load_yaml
-from posenc.data import check_plant, check_tokenizer, stored_tokenizer
+from posenc.data import check_plant, check_tokenizer
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.running.checks import check_name, check_positions_reach
@@ -19,7 +19,6 @@ from posenc.settings.tree import (
     EvalCommandSettings,
     EvalOverrides,
     EvalSettings,
-    TokenizerSettings,
 )
 from posenc.tracking import check_tracking
 from posenc.training.device import resolve_device
@@ -45,7 +44,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     check_positions_reach(stored.outline, evaluation.lengths.longest)
     _check_extension(stored, evaluation)
     check_tracking(settings.tracking)
-    tokenizer = tokenizer_of(stored)
+    tokenizer = stored.tokenizer_settings
     fingerprint = stored.checkpoint.provenance.fingerprint
     text = text_to_measure(
         settings.data or trained.data,
@@ -78,14 +77,6 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
         is_own_text=is_own_text,
         notes=text.notes,
     )
-
-
-def tokenizer_of(stored: StoredRun) -> TokenizerSettings:
-    """Return the tokenizer that the run was trained with: the checkpoint's own, if it keeps one."""
-    definition = stored.checkpoint.path / "tokenizer.json"
-    if definition.is_file():
-        return stored_tokenizer(definition)
-    return stored.settings.tokenizer
 
 
 def with_stored_values(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:

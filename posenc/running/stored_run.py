@@ -13,13 +13,14 @@ from pathlib import Path
 
 from posenc.core.errors import UserError
 from posenc.core.paths import exists, is_file, named_path, why_impossible, why_missing
+from posenc.data import stored_tokenizer
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.runs import Run, load_run
 from posenc.running.checks import check_model
 from posenc.running.model_parts import build_model, build_outline, check_parts, code_of
 from posenc.running.planned_run import writer_of
 from posenc.running.run_directory import refuse_links
-from posenc.settings.tree import RunSettings
+from posenc.settings.tree import RunSettings, TokenizerSettings
 from posenc.training.checkpoint import (
     Checkpoint,
     Writer,
@@ -43,6 +44,14 @@ class StoredRun:
     outline: Decoder  # its model on the meta device
     writer: Writer  # what its checkpoints must say of the run that wrote them
     checkpoint: Checkpoint
+
+    @property
+    def tokenizer_settings(self) -> TokenizerSettings:
+        """Return the tokenizer that the run was trained with: the checkpoint's own, if it keeps one."""
+        definition = self.checkpoint.path / "tokenizer.json"
+        if definition.is_file():
+            return stored_tokenizer(definition)
+        return self.settings.tokenizer
 
 
 def stored_run(run: str, plugins: list[str]) -> StoredRun:
