@@ -18,7 +18,7 @@ from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.running.subject_hf import default_data, read_subject
 from posenc.settings.numbers import check_whole
-from posenc.settings.tree import NONE, EvalCommandSettings
+from posenc.settings.tree import EvalCommandSettings
 from posenc.training.device import resolve_device
 
 SPLIT = "test"
@@ -38,8 +38,8 @@ class LoadedSubject:
         self.train_length = self._hf.train_length
         self.tokenizer: Tokenizer = build_tokenizer(self._hf.tokenizer, None)
         name = Path(self._hf.subject.path).name
-        extension = self._hf.evaluation.extend["name"]
-        self.name = name if extension == NONE else f"{name} +{extension}"
+        evaluation = self._hf.evaluation
+        self.name = f"{name} +{evaluation.extension_name}" if evaluation.is_extended else name
 
     @cached_property
     def model(self) -> TransformersModel:

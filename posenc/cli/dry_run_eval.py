@@ -120,7 +120,7 @@ def _jobs_table(evaluations: list[EstimatedEvaluation]) -> Table:
     for evaluation in evaluations:
         cells = evaluation.estimate.cells
         open_cells = [cell for cell in cells if not cell.is_stored and cell.problem is None]
-        extend = evaluation.job.evaluation.extend["name"]
+        extend = evaluation.job.evaluation.extension_name
         rows.append(
             [
                 visible(evaluation.job.directory.name),

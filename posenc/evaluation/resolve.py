@@ -38,6 +38,16 @@ class Evaluation:
         return self.settings.split
 
     @property
+    def extension_name(self) -> str:
+        """Return the name of the test-time extension; "none" for the model as trained."""
+        return str(self.extend["name"])
+
+    @property
+    def is_extended(self) -> bool:
+        """Tell whether a test-time extension changes the model."""
+        return self.extension_name != NONE
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Return the splits whose documents are read."""
         return ("validation", self.split) if self.tries else (self.split,)

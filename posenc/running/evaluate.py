@@ -227,7 +227,7 @@ def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, st
                 tries=tries,
                 evaluate_cells=evaluate_cells,
             )
-            say(f"extend={evaluation.extend['name']}: {tuned.summary}")
+            say(f"extend={evaluation.extension_name}: {tuned.summary}")
             context = dataclasses.replace(context, extension=tuned.extension)
             cells = plan_cells(context, request, evaluation.protocols)
         records = evaluate_cells(cells)

@@ -101,9 +101,8 @@ def _merged(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, An
 
 def _check_extension(stored: StoredRun, evaluation: Evaluation) -> None:
     """Refuse an extension that does not apply to the run, now and not once it is measured."""
-    extend = evaluation.extend
     trained_with = stored.settings.extend.name
-    if extend["name"] != NONE and trained_with != NONE:
-        raise UserError("extend", extend["name"], f"it was trained with {trained_with}")
-    build_extension(extend, stored.outline, tune=evaluation.tries > 0)
+    if evaluation.is_extended and trained_with != NONE:
+        raise UserError("extend", evaluation.extension_name, f"it was trained with {trained_with}")
+    build_extension(evaluation.extend, stored.outline, tune=evaluation.tries > 0)
     evaluation.check_tuning()

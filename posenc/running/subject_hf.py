@@ -177,7 +177,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     hf = read_subject(settings, only_estimate=only_estimate)
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
     evaluation.check_tuning()
-    notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.extend["name"] != NONE)
+    notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.is_extended)
     dtype = hf.weights.dtype
     # Records in float32 keep the names that they had before the type could be chosen.
     dtype_in_digest = "" if dtype == "fp32" else f" dtype={dtype}"
@@ -289,8 +289,7 @@ def _unloaded_model(
     # Quantised weights stay as small as they are stored.
     bytes_a_weight = None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize
     tensors = stored_tensors(checkpoint)
-    has_extension = evaluation.extend["name"] != NONE
-    needs_outline = has_extension or chunk_tokens is not None
+    needs_outline = evaluation.is_extended or chunk_tokens is not None
     if tensors is not None and not needs_outline:
         sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
         return UnloadedModel(checkpoint, length, None, sizes, load)
