@@ -93,7 +93,7 @@ def plan_of(model, store, folder, *, settings_hash="12345678", checkpoint_second
         fingerprint=store.fingerprint,
         tokenizer=store.tokenizer,
         encoding={},
-        run={"encoding": {"name": model.encoding.name}, "settings_hash": settings_hash},
+        writer={"encoding": {"name": model.encoding.name}, "settings_hash": settings_hash},
     )
     plan = TrainingPlan(
         steps=STEPS,

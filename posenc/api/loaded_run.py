@@ -13,7 +13,7 @@ from torch import Tensor
 from posenc.api.runs import Runs
 from posenc.api.text import continuation, logits_behind, token_nats
 from posenc.core.errors import UserError, visible
-from posenc.data.tokenizers import Tokenizer
+from posenc.data.tokenizers import Tokenizer, build_tokenizer
 from posenc.model.decoder import Decoder
 from posenc.results.records import Record
 from posenc.results.runs import Run, load_run
@@ -68,10 +68,7 @@ class LoadedRun:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer that the run was trained with; it has `encode(text)` and `decode(ids)`."""
-        definition = self._stored.checkpoint.path / "tokenizer.json"
-        if definition.is_file():
-            return Tokenizer("hf", definition.read_text(encoding="utf-8"))
-        return Tokenizer("bytes")
+        return build_tokenizer(self._stored.tokenizer_settings, None)
 
     def nll(self, text: str, context: int | None = None) -> np.ndarray:
         """Return the loss in nats of every token of the text except the first.

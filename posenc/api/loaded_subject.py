@@ -18,11 +18,11 @@ from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.running.subject_hf import default_data, read_subject
 from posenc.settings.numbers import check_whole
-from posenc.settings.tree import NONE, EvalCommandSettings
+from posenc.settings.tree import EvalCommandSettings
 from posenc.training.device import resolve_device
 
 SPLIT = "test"
-BYTES_A_TOKEN = 16  # more than the tokens of a text have on average
+MOST_BYTES_A_TOKEN = 16  # more than the tokens of a text have on average
 
 
 class LoadedSubject:
@@ -38,8 +38,8 @@ class LoadedSubject:
         self.train_length = self._hf.train_length
         self.tokenizer: Tokenizer = build_tokenizer(self._hf.tokenizer, None)
         name = Path(self._hf.subject.path).name
-        extension = self._hf.evaluation.extend["name"]
-        self.name = name if extension == NONE else f"{name} +{extension}"
+        evaluation = self._hf.evaluation
+        self.name = f"{name} +{evaluation.extension_name}" if evaluation.is_extended else name
 
     @cached_property
     def model(self) -> TransformersModel:
@@ -87,5 +87,5 @@ class LoadedSubject:
         """Return the beginning of the longest test document, so many tokens of it. Raises UserError."""
         facts = inspect(self._data, self._hf.tokenizer, splits=(SPLIT,), needed_tokens=1, context_length=None)
         texts = [document.text for document in facts.read() if document.split == SPLIT]
-        beginning = max(texts, key=len)[: BYTES_A_TOKEN * tokens].decode(errors="ignore")
+        beginning = max(texts, key=len)[: MOST_BYTES_A_TOKEN * tokens].decode(errors="ignore")
         return self.tokenizer.decode(self.tokenizer.encode(beginning)[:tokens])

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine, group_of, key_of
+from posenc.core.console import terminal_width, write
 from posenc.core.errors import UserError
 from posenc.report.papers import markdown
 from posenc.report.tables import Report, Table, table_of_rows
-from posenc.report.terminal import terminal_text, terminal_width, write
+from posenc.report.terminal import terminal_text
 from posenc.running.bench.case import TableTitle, make_cases
 from posenc.running.bench.document import BenchDocument, BenchRow, measure_all, measure_case
 from posenc.running.bench.timing import Figures

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from posenc.cli.compare_files import FileOptions, check_files, write_files
-from posenc.core.console import say
+from posenc.core.console import say, terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.garbage import without_garbage_collector
 from posenc.report.explain import rules_of_tables
 from posenc.report.figure import renamed
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
-from posenc.report.terminal import has_color, terminal_width, write
+from posenc.report.terminal import has_color
 from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import (
     ALL_PROTOCOLS,

@@ -13,13 +13,12 @@ from rich.text import Text
 from posenc.cli.room import Room, room_on
 from posenc.config.compose import Jobs
 from posenc.config.overrides import CommandLine
-from posenc.core.console import duration, end_starting
+from posenc.core.console import duration, end_starting, terminal_width
 from posenc.core.errors import RunError, plural, visible
 from posenc.data import corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.hub import go_offline
 from posenc.data.sources import is_streamed, pinned_identity
-from posenc.report.terminal import terminal_width
 from posenc.running.estimate import Estimate, cost_key, estimate
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs, seed_by_seed
@@ -62,7 +61,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
         key = cost_key(job.run_settings)
         if key not in estimates:
             estimates[key] = estimate(job, threads_of(tasks[number]) if tasks else None)
-        job.facts.release()  # the documents of all jobs at once may be gigabytes
+        job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         state = run_state(job.directory, job.settings.eval, retry=retry)
         jobs.append(EstimatedJob(job, estimates[key], state))
     if not composed.is_sweep:
@@ -153,7 +152,7 @@ def _notes(jobs: list[EstimatedJob]) -> list[str]:
     for estimated in jobs:
         job = estimated.job
         longest = job.evaluation.lengths.longest
-        notes += corpus_notes(job.facts, job.evaluation.split, longest, job.settings.context_length)
+        notes += corpus_notes(job.corpus_facts, job.evaluation.split, longest, job.settings.context_length)
     return notes
 
 

@@ -10,11 +10,11 @@ from rich.text import Text
 from posenc.cli.dry_run import check_corpus_is_here, megabytes
 from posenc.cli.room import room_on
 from posenc.config.compose import Jobs
-from posenc.core.console import duration, end_starting
+from posenc.core.console import duration, end_starting, terminal_width
 from posenc.core.errors import plural, visible
 from posenc.data.hub import go_offline
 from posenc.report.tables import Table, table_of_rows, text_column
-from posenc.report.terminal import table_text, terminal_width
+from posenc.report.terminal import table_text
 from posenc.report.texts import length_text
 from posenc.running.estimate import CellEstimate, EvaluationEstimate, estimate_evaluation
 from posenc.running.job import Job
@@ -50,7 +50,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
         job = checked.job
         step = _step_of(job)
         evaluations.append(EstimatedEvaluation(job, step, estimate_evaluation(job, step)))
-        job.facts.release()  # the documents of all jobs at once may be gigabytes
+        job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
     end_starting()
     console = Console(width=terminal_width(), highlight=False)
     seconds = sum(evaluation.estimate.seconds for evaluation in evaluations)
@@ -69,9 +69,9 @@ def print_eval_dry_run(composed: Jobs) -> int:
 
 def _step_of(job: Job) -> int:
     """Return the step of the checkpoint that would be measured; 0 for a given model."""
-    if job.subject is not None:
+    if job.given_model is not None:
         return 0
-    checkpoint = newest_checkpoint(job.directory / "checkpoints", job.identity)
+    checkpoint = newest_checkpoint(job.directory / "checkpoints", job.writer)
     assert checkpoint is not None  # the job was made of it
     return checkpoint.step
 
@@ -89,7 +89,9 @@ def _print_cells(console: Console, evaluation: EstimatedEvaluation) -> None:
     states = text_column("", [row[-1] for row in rows], is_words=True)
     _print_table(console, Table((*table.columns, states)))
     console.print(Text(f"run        {visible(job.directory)}, step {evaluation.step}"), soft_wrap=True)
-    console.print(Text(f"text       {text_line(job.data, job.facts, job.evaluation.split, job.settings)}"))
+    console.print(
+        Text(f"text       {text_line(job.data, job.corpus_facts, job.evaluation.split, job.settings)}")
+    )
     for note in job.notes:
         console.print(Text(visible(note)))
     if evaluation.estimate.tries:
@@ -118,7 +120,7 @@ def _jobs_table(evaluations: list[EstimatedEvaluation]) -> Table:
     for evaluation in evaluations:
         cells = evaluation.estimate.cells
         open_cells = [cell for cell in cells if not cell.is_stored and cell.problem is None]
-        extend = evaluation.job.evaluation.extend["name"]
+        extend = evaluation.job.evaluation.extension_name
         rows.append(
             [
                 visible(evaluation.job.directory.name),

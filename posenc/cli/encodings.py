@@ -14,11 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from posenc.config.overrides import value_text
-from posenc.core.console import say
+from posenc.core.console import say, terminal_width
 from posenc.core.errors import visible
 from posenc.encodings.catalogue import ACTS_ON, EncodingEntry, describe_encoding
 from posenc.encodings.registry import FILE, list_encodings
-from posenc.report.terminal import terminal_width
 
 SYMBOLS = "(T training length, d model width, D head width, H heads, L layers)"
 FOOTER = """

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from posenc.core.console import say
+from posenc.core.console import say, terminal_width, write
 from posenc.core.errors import UserError, plural, visible
 from posenc.report.runs_table import ListedRun, run_notes, run_table, runs_json, state_counts
-from posenc.report.terminal import drop_columns, has_color, table_text, terminal_width, write
+from posenc.report.terminal import drop_columns, has_color, table_text
 from posenc.results.bundles import SUFFIX
 from posenc.results.discovery import Location, find_locations, paths_and_encodings
 from posenc.results.runs import Run, load_run

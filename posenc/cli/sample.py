@@ -14,9 +14,9 @@ from posenc.api.loaded_subject import LoadedSubject
 from posenc.config.compose import compose_jobs
 from posenc.config.keys_of_commands import GROUPS_OF_SAMPLED_SUBJECT, KEYS_OF_SAMPLE, KEYS_OF_WRITING
 from posenc.config.overrides import group_of, key_of, parse
+from posenc.core.console import write
 from posenc.core.errors import UserError, visible
 from posenc.data import prepare
-from posenc.report.terminal import write
 
 WIDTH = 80  # columns
 GAP = " | "
@@ -26,7 +26,7 @@ PROMPT_TOKENS = 256  # of such a prompt for a model of transformers, whose T is 
 TOKENS_OF_SUBJECT = 64  # that it writes
 PROMPT_LINES = 3  # lines that are shown of the prompt's end
 
-Writer = LoadedRun | LoadedSubject
+LoadedModel = LoadedRun | LoadedSubject
 
 
 def run_sample(arguments: Sequence[str]) -> None:
@@ -113,7 +113,9 @@ def prompt_of(run: LoadedRun) -> str:
     return run.tokenizer.decode(int(token) for token in tokens)
 
 
-def page_lines(model: Writer, prompt: str, cropped_tokens: int, cropped: str, whole_text: str) -> list[str]:
+def page_lines(
+    model: LoadedModel, prompt: str, cropped_tokens: int, cropped: str, whole_text: str
+) -> list[str]:
     """Return the end of the prompt, and below it the two continuations side by side.
 
     `cropped` is what follows the last `cropped_tokens` of the prompt.
@@ -131,11 +133,11 @@ def page_lines(model: Writer, prompt: str, cropped_tokens: int, cropped: str, wh
     ]
 
 
-def _count_tokens(model: Writer, text: str) -> int:
+def _count_tokens(model: LoadedModel, text: str) -> int:
     return len(model.tokenizer.encode(text))
 
 
-def _prompt_lines(model: Writer, prompt: str) -> list[str]:
+def _prompt_lines(model: LoadedModel, prompt: str) -> list[str]:
     """Return the title and the end of the prompt."""
     title = f"{visible(model.name)}, given the end of a text of {_count_tokens(model, prompt)} tokens:"
     prompt_end = _wrapped(prompt, WIDTH - 2)[-PROMPT_LINES:]

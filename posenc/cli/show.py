@@ -6,11 +6,11 @@ import sys
 
 from posenc.config.overrides import CommandLine
 from posenc.core.atomic_files import write_bytes_atomic
+from posenc.core.console import write
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, output_file
 from posenc.pictures.text import picture_text
 from posenc.report.figure import FORMATS
-from posenc.report.terminal import write
 from posenc.running.drawing import measure_picture
 
 FOOTER = "all of it as a picture: the same command with --out FILE.png"

@@ -52,7 +52,7 @@ class ComposedJob:
         return self.settings
 
     @property
-    def identity(self) -> str:
+    def settings_text(self) -> str:
         """Return the settings as JSON, without `sweep`: equal texts are the same job."""
         return self.settings.model_dump_json(exclude={"sweep"})
 
@@ -85,7 +85,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     # `sweep.also` may bring jobs that the line has already
     distinct: dict[str, ComposedJob] = {}
     for job in jobs:
-        distinct.setdefault(job.identity, job)
+        distinct.setdefault(job.settings_text, job)
     return replace(composed, jobs=list(distinct.values()))
 
 

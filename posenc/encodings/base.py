@@ -120,7 +120,7 @@ class Encoding(nn.Module):
     acts_on: ClassVar[str] = "not given"  # one word; `catalogue.ACTS_ON` lists those of encodings
     past_training: ClassVar[str] = "not given"  # what the encoding does beyond T, in one line
     learned: ClassVar[str | None] = None  # the formula of `learned_parameters`, as text for the catalogue
-    revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's identity
+    revision: ClassVar[int] = 1  # raised when its numbers change; part of a run's hash
     decayed: ClassVar[bool] = False  # whether weight decay applies to its parameters
     zero_init: ClassVar[tuple[str, ...]] = ()  # parameters that start at zero if `__init__` leaves them empty
     refuses: Mapping[str, str] = {}  # options that make no sense here, with the reason

@@ -66,8 +66,8 @@ def watch_windows(
 
     def watch(batch: passes.WindowBatch) -> None:
         recorder = AttentionRecorder(batch.encoding, len(batch.pos), n_targets, with_distances)
-        losses, _ = passes.forward(context, batch.tokens, batch.pos, recorder, n_targets)
-        nats[batch.numbers] = losses.cpu().double().numpy()
+        losses = passes.forward(context, batch.tokens, batch.pos, recorder, n_targets)
+        nats[batch.numbers] = losses.nats.cpu().double().numpy()
         # Added up only after the whole pass, since a pass that runs out of memory is made again.
         for layer, sums in enumerate(recorder.sums):
             layers[layer].add(sums)

@@ -134,7 +134,7 @@ def record_key(cell: EvalCell, checkpoint_step: int) -> RecordKey:
     return RecordKey(
         protocol=cell.protocol.name,
         window=cell.window,
-        extend=extension_identity(cell),
+        extend=recorded_extend(cell),
         stride=cell.plan.stride,
         fingerprint=cell.context.store.fingerprint,
         split=cell.context.split,
@@ -144,17 +144,17 @@ def record_key(cell: EvalCell, checkpoint_step: int) -> RecordKey:
     )
 
 
-def extension_identity(cell: EvalCell) -> dict[str, Any] | None:
+def recorded_extend(cell: EvalCell) -> dict[str, Any] | None:
     """Return what identifies the extension: its settings, its revision, and its knobs at this window."""
     extension = cell.context.extension
     if extension is None:
         return None
-    identity = dict(extension.settings)
+    recorded = dict(extension.settings)
     # Revision 1 is not written, so that records made before an extension was first revised are found.
     if extension.revision > 1:
-        identity["revision"] = extension.revision
-    identity["resolved"] = extension.resolved(cell.window)
-    return identity
+        recorded["revision"] = extension.revision
+    recorded["resolved"] = extension.resolved(cell.window)
+    return recorded
 
 
 def measure_cell(cell: EvalCell, key: RecordKey, corpus: str) -> Record:

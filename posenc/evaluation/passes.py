@@ -23,8 +23,8 @@ from posenc.data import TokenStore
 from posenc.encodings.base import Encoding
 from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension
-from posenc.evaluation.models import Subject
-from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer
+from posenc.evaluation.models import MeasuredModel
+from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer, TargetLosses
 from posenc.model.loss import token_losses
 from posenc.training.device import autocast
 from posenc.training.memory import is_out_of_memory, memory_needed
@@ -78,7 +78,7 @@ class WindowBatch:
 class EvalContext:
     """A trained model and the documents it is measured on."""
 
-    model: Subject
+    model: MeasuredModel
     context_length: int  # T, tokens
     seed: int  # for positions that are drawn
     precision: str
@@ -197,12 +197,12 @@ def score_windows(
     is_best = np.zeros((count, n_targets), dtype=bool)
 
     def score(batch: WindowBatch) -> None:
-        losses, best = forward(
+        losses = forward(
             context, batch.tokens, batch.pos, batch.encoding, n_targets, with_best, batch.on_layer
         )
-        nats[batch.numbers] = losses.cpu().double().numpy()
-        if best is not None:
-            is_best[batch.numbers] = best.cpu().numpy()
+        nats[batch.numbers] = losses.nats.cpu().double().numpy()
+        if losses.is_best is not None:
+            is_best[batch.numbers] = losses.is_best.cpu().numpy()
 
     run_windows(context, read, count, window, n_targets, score, encoding)
     return Scores(nats, is_best)
@@ -341,11 +341,8 @@ def forward(
     n_targets: int,
     with_best: bool = False,
     on_layer: OnLayer | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Score the last targets of tokens (B, n_inputs + 1) at positions pos (n_inputs,).
-
-    Returns nats (B, targets), and with `with_best` whether each target is the model's first choice.
-    """
+) -> TargetLosses:
+    """Return the losses of the last targets of tokens (B, n_inputs + 1) at positions pos (n_inputs,)."""
     tokens = tokens.to(context.device)
     inputs = tokens[:, :-1]  # (B, n_inputs)
     targets = tokens[:, -n_targets:]  # (B, targets)
@@ -353,16 +350,15 @@ def forward(
     # losses are computed without all of their logits in memory at once.
     if isinstance(context.model, CallableModel):
         with autocast(compute_precision(context, context.model), context.device):
-            scored = context.model.losses(inputs, targets, encoding, with_best=with_best, on_layer=on_layer)
-        return scored.nats, scored.is_best
+            return context.model.losses(inputs, targets, encoding, with_best=with_best, on_layer=on_layer)
     with autocast(context.precision, context.device):
         hidden = context.model.hidden(inputs, pos, n_targets, encoding)  # (B, targets, d_model)
     weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
     losses = token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
     if not with_best:
-        return losses, None
+        return TargetLosses(losses, is_best=None)
     best = F.linear(hidden, weight).argmax(-1)  # (B, targets)
-    return losses, best == targets
+    return TargetLosses(losses, is_best=best == targets)
 
 
 def target_logits(

@@ -38,6 +38,16 @@ class Evaluation:
         return self.settings.split
 
     @property
+    def extension_name(self) -> str:
+        """Return the name of the test-time extension; "none" for the model as trained."""
+        return str(self.extend["name"])
+
+    @property
+    def is_extended(self) -> bool:
+        """Tell whether a test-time extension changes the model."""
+        return self.extension_name != NONE
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Return the splits whose documents are read."""
         return ("validation", self.split) if self.tries else (self.split,)
@@ -229,8 +239,3 @@ def protocol_settings(
         return settings_type.model_validate(parameters_of_protocol)
     except ValidationError as error:
         raise user_error(error, settings_type, "eval") from error
-
-
-def keys_read(names: Iterable[str]) -> set[str]:
-    """Return the keys that these protocols read. The keys of other protocols have no effect."""
-    return {key for name in names for key in find_protocol(name).Settings.model_fields}

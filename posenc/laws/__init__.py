@@ -10,7 +10,7 @@ from pathlib import Path
 from posenc.core.errors import first_line
 from posenc.laws import comparison, declarations, dependence, effect, parameters, precision
 from posenc.laws.subject import Subject
-from posenc.laws.verdict import NotApplicableError, Verdict, ViolationError
+from posenc.laws.verdict import LawNotApplicableError, Verdict, ViolationError
 
 __all__ = ["COMPARED", "LAWS", "Subject", "Verdict", "judge", "statement"]
 
@@ -60,7 +60,7 @@ def judge(name: str, subject: Subject, *, debug: bool = False) -> Verdict:
     except ViolationError as violation:
         reason, figure = violation.args
         return Verdict("fail", figure, reason)
-    except NotApplicableError as not_applicable:
+    except LawNotApplicableError as not_applicable:
         return Verdict("n/a", "", str(not_applicable))
     except Exception as error:  # an encoding may raise anything
         if debug:

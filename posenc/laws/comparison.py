@@ -8,7 +8,7 @@ from torch import Tensor
 from posenc.encodings.base import Encoding
 from posenc.laws.subject import Subject
 from posenc.laws.verdict import (
-    NotApplicableError,
+    LawNotApplicableError,
     Verdict,
     largest_difference,
     require,
@@ -27,7 +27,7 @@ def same(subject: Subject) -> Verdict:
     assert like is not None
     has_parameters = len(list(like.parameters())) > 0
     if has_parameters:
-        raise NotApplicableError(f"{like.name} has learned values")
+        raise LawNotApplicableError(f"{like.name} has learned values")
     hooks = model.encoding.hooks & {"bias", "rotate"}
     hooks_of_like = {"bias" if hook == "distance_bias" else hook for hook in like.hooks}
     require(hooks == hooks_of_like, f"{like.name} acts on {', '.join(sorted(hooks_of_like))}")

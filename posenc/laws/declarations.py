@@ -11,7 +11,7 @@ from posenc.core.seeds import generator_for
 from posenc.encodings.attention_options import attention_options
 from posenc.encodings.base import Encoding
 from posenc.laws.subject import FAR, LONGEST, Subject, changed_from, logits, tokens
-from posenc.laws.verdict import NotApplicableError, Verdict, require, require_identical
+from posenc.laws.verdict import LawNotApplicableError, Verdict, require, require_identical
 from posenc.settings.signature import parameters_of
 
 ROUNDING = 1e-6  # of a float32 bias, as a share of it
@@ -24,9 +24,9 @@ def penalty(subject: Subject) -> Verdict:
     """
     encoding = subject.declared
     if not encoding.penalty:
-        raise NotApplicableError("declare penalty = True if its bias falls with distance")
+        raise LawNotApplicableError("declare penalty = True if its bias falls with distance")
     if not encoding.hooks & {"bias", "distance_bias"}:
-        raise NotApplicableError("its penalty is made of the text, not of distances")
+        raise LawNotApplicableError("its penalty is made of the text, not of distances")
     model = subject.fresh().eval()
     longest = subject.train_length * LONGEST
     distances = torch.cat((torch.arange(longest + 1), 2 ** torch.arange(17)))

@@ -17,7 +17,7 @@ from posenc.laws.subject import (
     tokens,
 )
 from posenc.laws.verdict import (
-    NotApplicableError,
+    LawNotApplicableError,
     Verdict,
     largest_difference,
     require,
@@ -64,7 +64,9 @@ def prefix(subject: Subject) -> Verdict:
     fused = max(kernels.limits().causal_from, longest) + 4
     windows = subject.windows({length + 1, longest, fused})
     if not windows:
-        raise NotApplicableError(subject.limited_to_train_length or "positions.max leaves no longer window")
+        raise LawNotApplicableError(
+            subject.limited_to_train_length or "positions.max leaves no longer window"
+        )
     moves: dict[int, float] = {}
     for n in windows:
         model = subject.fresh()
@@ -92,7 +94,7 @@ def order(subject: Subject) -> Verdict:
     model = subject.fresh()
     n = subject.train_length
     if len(model.blocks) < 2:
-        raise NotApplicableError("one layer cannot see the order of the past without positions: take two")
+        raise LawNotApplicableError("one layer cannot see the order of the past without positions: take two")
     ids = torch.arange(n)[None] % model.vocab_size
     reordered = ids.clone()
     reordered[:, : n - 1] = ids[:, : n - 1].flip(-1)
@@ -104,7 +106,7 @@ def order(subject: Subject) -> Verdict:
 def shift(subject: Subject) -> Verdict:
     """If relative: logits stay when all positions shift alike, to 65 536."""
     if not subject.declared.relative:
-        raise NotApplicableError("declare relative = True if logits depend on distances alone")
+        raise LawNotApplicableError("declare relative = True if logits depend on distances alone")
     model = subject.accept_any_positions(subject.fresh())
     n = subject.longest(2)
     ids = tokens(model, n)
@@ -116,7 +118,7 @@ def shift(subject: Subject) -> Verdict:
         try:
             after = logits(model, ids, pos + offset)
         except ValueError as error:
-            raise NotApplicableError(f"refuses far positions: {error}") from error
+            raise LawNotApplicableError(f"refuses far positions: {error}") from error
         move = largest_difference(before, after)
         require_below(move, SHIFT_BOUND, f"logits move when all positions move by {offset}")
         largest = max(largest, move)

@@ -19,7 +19,7 @@ from posenc.laws.subject import (
     parameters_of_encodings,
     tokens,
 )
-from posenc.laws.verdict import NotApplicableError, Verdict, ViolationError, require, require_identical
+from posenc.laws.verdict import LawNotApplicableError, Verdict, ViolationError, require, require_identical
 from posenc.model.decoder import Decoder, count_parameters
 
 
@@ -61,7 +61,7 @@ def count(subject: Subject) -> Verdict:
     encoding = model.encoding
     declared = encoding.learned_parameters()
     if declared is None:
-        raise NotApplicableError("declare learned_parameters(), how many numbers it learns")
+        raise LawNotApplicableError("declare learned_parameters(), how many numbers it learns")
     real = count_parameters(model).encoding
     figure = f"{declared:,} declared, {real:,} there"
     require(declared == real, "learned_parameters is not what it has", figure)

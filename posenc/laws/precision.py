@@ -8,7 +8,7 @@ from torch import Tensor
 from posenc.laws.float64 import Float64
 from posenc.laws.subject import FAR, LONGEST, Subject, logits, tokens
 from posenc.laws.verdict import (
-    NotApplicableError,
+    LawNotApplicableError,
     Verdict,
     largest_difference,
     require,
@@ -62,7 +62,7 @@ def bf16(subject: Subject) -> Verdict:
         pos = subject.far_positions(model)
         ids = tokens(model, len(pos))
         errors.append(_bf16_error(model, ids, pos, length, f"at positions to {FAR - 1}"))
-    except NotApplicableError as not_applicable:
+    except LawNotApplicableError as not_applicable:
         refused = str(not_applicable)
     return Verdict("pass", with_bound(max(errors), BF16_BOUND), refused)
 

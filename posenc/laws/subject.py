@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding
 from posenc.encodings.shared.composed import Composed
-from posenc.laws.verdict import NotApplicableError
+from posenc.laws.verdict import LawNotApplicableError
 from posenc.model.decoder import Decoder
 
 LONGEST = 8  # times T: the longest window that the laws ask for
@@ -93,10 +93,10 @@ class Subject:
     def accept_any_positions(self, model: Decoder) -> Decoder:
         """Make the model accept any positions and return it.
 
-        Raises NotApplicableError if the encoding refuses positions past T.
+        Raises LawNotApplicableError if the encoding refuses positions past T.
         """
         if self.limited_to_train_length:
-            raise NotApplicableError(self.limited_to_train_length)
+            raise LawNotApplicableError(self.limited_to_train_length)
         encoding = model.effective_encoding
         if "positions" not in encoding.hooks:
             parts = (encoding, AnyPositions(encoding.shape))
@@ -107,7 +107,7 @@ class Subject:
         """Return 2T positions up to FAR that the model accepts, (2T,).
 
         Half of them start at zero; if the model refuses so wide a window, all are just below FAR. Raises
-        NotApplicableError if it refuses these, too.
+        LawNotApplicableError if it refuses these, too.
         """
         self.accept_any_positions(model)
         near = torch.arange(self.train_length)
@@ -117,7 +117,7 @@ class Subject:
         far = torch.arange(FAR - 2 * self.train_length, FAR)
         refusal = _refusal(model, far)
         if refusal is not None:
-            raise NotApplicableError(refusal)
+            raise LawNotApplicableError(refusal)
         return far
 
 

@@ -24,7 +24,7 @@ class ViolationError(Exception):
     """The law is broken: the reason, and what was measured."""
 
 
-class NotApplicableError(Exception):
+class LawNotApplicableError(Exception):
     """The law does not apply to this encoding; the message says why."""
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import TextIO
 
+from posenc.core.console import terminal_width, write
 from posenc.core.errors import UserError
 from posenc.report.papers import markdown
 from posenc.report.tables import Report, table_of_rows
-from posenc.report.terminal import has_color, terminal_text, terminal_width, write
+from posenc.report.terminal import has_color, terminal_text
 from posenc.report.texts import count_text
 from posenc.results.numbers import as_text, printed, printed_change
 from posenc.results.published import Against, AgainstLine

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
+from posenc.core.console import terminal_width, write
 from posenc.core.paths import choice_files
 from posenc.report.parts import protocols_with_tables, tables_of_parts
 from posenc.report.reports import short_report
 from posenc.report.tables import Table
-from posenc.report.terminal import has_color, terminal_text, terminal_width, write
+from posenc.report.terminal import has_color, terminal_text
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run, resume_command

@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from posenc.core.console import terminal_width as terminal_width
-from posenc.core.console import write as write
 from posenc.core.errors import plural, visible
 from posenc.core.run_states import (
     DAMAGED,

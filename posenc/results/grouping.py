@@ -122,22 +122,22 @@ def group_runs(ranking: Ranking) -> list[RowGroup]:
 
 def _measured_groups(members: Sequence[Member], settings: Mapping[Path, dict[str, str]]) -> list[RowGroup]:
     """Return the rows of the members with numbers."""
-    by_identity: dict[_Identity, list[Member]] = defaultdict(list)
+    by_key: dict[_RowKey, list[Member]] = defaultdict(list)
     for member, mixed in zip(members, mixed_values(members), strict=True):
-        identity = _Identity(
+        key = _RowKey(
             encoding=row_name(member.run),
             extension=member.extension,
             settings=tuple(settings[member.run.path].items()),
             mixed=tuple(mixed.items()),
         )
-        by_identity[identity].append(member)
+        by_key[key].append(member)
     groups = []
-    for identity, seeds in by_identity.items():
+    for key, seeds in by_key.items():
         group = RowGroup(
-            encoding=identity.encoding,
-            settings=dict(identity.settings),
-            extension=identity.extension,
-            mixed=dict(identity.mixed),
+            encoding=key.encoding,
+            settings=dict(key.settings),
+            extension=key.extension,
+            mixed=dict(key.mixed),
             members=tuple(seeds),
         )
         groups.append(group)
@@ -145,7 +145,7 @@ def _measured_groups(members: Sequence[Member], settings: Mapping[Path, dict[str
 
 
 @dataclass(frozen=True)
-class _Identity:
+class _RowKey:
     """The values that the seeds of a row have in common."""
 
     encoding: str

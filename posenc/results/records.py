@@ -247,7 +247,7 @@ def other_schema(version: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordKey:
-    """The identity of a record among those of a run, by which its file is named."""
+    """What tells a record from others among those of a run, by which its file is named."""
 
     protocol: str
     window: int  # tokens
@@ -384,7 +384,7 @@ def _numbers(sums: PerDocument | None) -> dict[str, Any]:
 
 def record_path(run_dir: Path, key: RecordKey) -> Path:
     """Return `records/<protocol>-W<window>[-S<stride>][-<extend>]-step<N>-<hash of the key>.json`."""
-    identity = [
+    key_fields = [
         key.protocol,
         key.window,
         key.extend,
@@ -395,8 +395,8 @@ def record_path(run_dir: Path, key: RecordKey) -> Path:
         key.checkpoint_step,
     ]
     if key.precision is not None:  # records in the training's precision keep their names
-        identity.append(key.precision)
-    text = json.dumps(identity, sort_keys=True, allow_nan=False)
+        key_fields.append(key.precision)
+    text = json.dumps(key_fields, sort_keys=True, allow_nan=False)
     parts = [safe_name(key.protocol), f"W{key.window}"]
     if key.stride is not None:
         parts.append(f"S{key.stride}")

@@ -25,7 +25,7 @@ from posenc.settings.stored import read_settings
 from posenc.settings.tree import RunSettings, SubjectSettings
 
 SEED_LINE = re.compile(rb"\nseed: (\d{1,18})\n")
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 TAIL = 4096  # bytes; a line of metrics.jsonl has about 150
 StoredSettings = RunSettings | SubjectSettings
 
@@ -201,7 +201,7 @@ def is_dead(status: RunStatus) -> bool:
 
 def last_metrics(run_dir: Path) -> dict[str, Any]:
     """Return the last complete line of metrics.jsonl; {} if there is none."""
-    path = run_dir / METRICS
+    path = run_dir / METRICS_FILE
     if not path.is_file():  # opening a pipe would block
         return {}
     with contextlib.suppress(OSError), path.open("rb") as file:

@@ -11,7 +11,7 @@ from typing import Any
 from posenc.core.run_states import DIVERGED, FINISHED, RESUMABLE, RUNNING
 from posenc.results.measurements import select
 from posenc.results.records import HEADLINE
-from posenc.results.runs import METRICS, Run, encoding_name, last_metrics, resume_command
+from posenc.results.runs import METRICS_FILE, Run, encoding_name, last_metrics, resume_command
 from posenc.settings.tree import RunSettings
 
 LARGEST = 1e18  # a larger number means that the file is damaged, or not one of posenc
@@ -128,7 +128,7 @@ def _written(run: Run) -> float | None:
     """Return when the run last wrote its metrics or its status, in seconds since the epoch."""
     times = []
     with contextlib.suppress(OSError):
-        times.append((run.path / METRICS).stat().st_mtime)
+        times.append((run.path / METRICS_FILE).stat().st_mtime)
     with contextlib.suppress(ValueError, OverflowError, OSError):
         times.append(datetime.fromisoformat(str(run.status.get("updated"))).timestamp())
     return max(times, default=None)

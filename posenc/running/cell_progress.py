@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from posenc.core.console import Progress
 from posenc.evaluation.evaluate import EvalCell, cells_with_passes
-from posenc.evaluation.models import Subject
+from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.model.decoder import Decoder, forward_flops
 from posenc.results.records import Record
@@ -68,7 +68,7 @@ def work_of_cells(cells: Sequence[EvalCell], stored: Sequence[bool]) -> list[flo
     return work
 
 
-def flops_per_token(model: Subject, window: int) -> float:
+def flops_per_token(model: MeasuredModel, window: int) -> float:
     """Return the FLOPs of a token in windows of `window` tokens.
 
     For a Python function, whose work is unknown, return 1, so that cells are weighed by their tokens.

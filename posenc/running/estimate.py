@@ -18,7 +18,7 @@ from posenc.data import TokenStore, vocabulary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, cells_with_passes, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
-from posenc.evaluation.models import Subject
+from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.models.transformers_attention import AttentionParts
 from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
@@ -56,7 +56,7 @@ BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in fl
 # What a model of transformers computes besides matrix products, in multiplications of two numbers.
 HF_MULTIPLICATIONS_A_WIDTH = 60  # of a layer, for each number of its width
 MULTIPLICATIONS_A_LOGIT = 8
-MOST_ROWS = 4096  # tokens in the matrix product that is timed
+MOST_TIMED_ROWS = 4096  # tokens in the matrix product that is timed
 ROWS_OF_GIVEN = 1024  # of a given model: a product of 4096 rows takes 0.1 s, and a dry run should take three
 
 
@@ -94,12 +94,12 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     assert training is not None
     settings = job.run_settings
     shape = job.run_shape
-    store = store_of_lengths(job.facts, settings.tokenizer)
+    store = store_of_lengths(job.corpus_facts, settings.tokenizer)
     model = build_outline(settings, shape, vocabulary(settings.data.plant, store))
     parameters = count_parameters(model).total
     length = settings.context_length
     batch_tokens = training.batch_windows * length
-    rows = min(batch_tokens, MOST_ROWS)
+    rows = min(batch_tokens, MOST_TIMED_ROWS)
     rates = measure_rates(job.device, training.precision, shape.d_model, rows, threads)
     pass_seconds = forward_seconds(model, rates, length, batch_tokens, batch_tokens)
     update_seconds = MULTIPLICATIONS_AN_UPDATE * parameters * rates.multiplication
@@ -160,14 +160,16 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     evaluation = job.evaluation
     bytes_a_token = job.bytes_a_token
     if bytes_a_token is None:
-        bytes_a_token = measured_bytes_a_token(job.facts, job.tokenizer, evaluation.split)
-    store = store_of_lengths(job.facts, job.tokenizer, bytes_a_token)
-    model = job.subject or build_outline(job.run_settings, job.run_shape, vocabulary(job.data.plant, store))
+        bytes_a_token = measured_bytes_a_token(job.corpus_facts, job.tokenizer, evaluation.split)
+    store = store_of_lengths(job.corpus_facts, job.tokenizer, bytes_a_token)
+    model = job.given_model or build_outline(
+        job.run_settings, job.run_shape, vocabulary(job.data.plant, store)
+    )
     parameters = _count_parameters(model)
     batch_tokens = evaluation.settings.batch_tokens
     as_trained = eval_context(job, model, store)
     is_given = isinstance(model, CallableModel)
-    rows = min(batch_tokens, ROWS_OF_GIVEN if is_given else MOST_ROWS)
+    rows = min(batch_tokens, ROWS_OF_GIVEN if is_given else MOST_TIMED_ROWS)
     rates = measure_rates(job.device, as_trained.precision, _width(model), rows, threads)
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
     context = dataclasses.replace(as_trained, extension=extension)
@@ -284,7 +286,7 @@ def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: i
     return n_tokens * seconds_a_token + n_windows * targets_in_window * seconds_a_target
 
 
-def _count_parameters(model: Subject) -> int:
+def _count_parameters(model: MeasuredModel) -> int:
     """Return the parameters of a model, also of one whose weights are not read."""
     if isinstance(model, UnloadedModel):
         return model.sizes.parameters
@@ -292,7 +294,7 @@ def _count_parameters(model: Subject) -> int:
 
 
 def _evaluation_memory(
-    model: Subject,
+    model: MeasuredModel,
     precision: str,
     parameters: int,
     batch_tokens: int,
@@ -312,12 +314,14 @@ def _evaluation_memory(
     return weights + BYTES_A_NUMBER["fp32"] * max(batch_tokens, longest) * kept_a_token
 
 
-def _width(model: Subject) -> int:
+def _width(model: MeasuredModel) -> int:
     """Return the width of the layers, for the matrix product that is timed."""
     return WIDTH_OF_GIVEN if isinstance(model, CallableModel) else model.shape.d_model
 
 
-def forward_seconds(model: Subject, rates: Rates, window: int, n_tokens: float, batch_tokens: int) -> float:
+def forward_seconds(
+    model: MeasuredModel, rates: Rates, window: int, n_tokens: float, batch_tokens: int
+) -> float:
     """Return the seconds of forward passes over `n_tokens` tokens, in windows of `window`.
 
     Of a given model only the products with its weights are known.

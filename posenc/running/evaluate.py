@@ -14,7 +14,7 @@ from posenc.core.run_states import FINISHED
 from posenc.data import TokenStore, build_tokenizer, check_lengths, plant_of, prepare, vocabulary
 from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.models import Subject
+from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.trigram import measure_reference
@@ -23,7 +23,7 @@ from posenc.results.records import Record, RunFacts
 from posenc.results.runs import encoding_name
 from posenc.running import run_directory
 from posenc.running.cell_progress import CellProgress, work_of_cells
-from posenc.running.facts import run_facts, subject_facts
+from posenc.running.facts import facts_of_given_model, run_facts
 from posenc.running.invocation import Invocation
 from posenc.running.job import Job
 from posenc.running.locks import is_held, locked
@@ -61,11 +61,11 @@ def run_eval(job: Job, invocation: Invocation) -> Outcome:
     """
     with StopFlag() as stop:
         try:
-            if job.subject is None:
+            if job.given_model is None:
                 return Outcome(0, _measure_run(job, invocation, stop))
-            return Outcome(0, _measure_subject(job, invocation, stop))
+            return Outcome(0, _measure_given_model(job, invocation, stop))
         except InterruptedRunError:
-            if job.subject is None or job.subject.has_known_weights:
+            if job.given_model is None or job.given_model.has_known_weights:
                 say(f"{stop.name}: finished cells are stored; the same command continues")
             return Outcome(stop.exit_code)
 
@@ -77,11 +77,12 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
     with locked(job.directory, job.lock, waits=invocation.waits), run_directory.log_file(job.directory):
         stop.guard()
         # read again: a running training may have saved another one since the job was planned
-        checkpoint = newest_checkpoint(job.directory / "checkpoints", job.identity)
+        checkpoint = newest_checkpoint(job.directory / "checkpoints", job.writer)
         if checkpoint is None:
             raise RunError(f"the checkpoints of {job.directory} are gone")
         model = load_model(trained, job.run_shape, checkpoint, vocabulary(trained.data.plant, corpus.store))
-        facts = run_facts(job, model, checkpoint.state, checkpoint.step, trained_here=None)
+        fingerprint = checkpoint.provenance.fingerprint
+        facts = run_facts(job, model, checkpoint.so_far, fingerprint, trained_here=None)
         records = measure(job, model, corpus, facts, stop, replaces_same_step=False)
     is_training = job.tracking.name != NONE and is_held(job.directory, "run")
     if is_training:  # the training sends all records at its end
@@ -92,12 +93,12 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
     return records
 
 
-def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
+def _measure_given_model(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:
     """Measure a model that posenc did not train."""
     directory = job.directory
-    assert job.subject is not None
+    assert job.given_model is not None
     # First of all, so that wrong weights are an error before a text is tokenised and anything is written.
-    subject = job.subject.loaded()
+    given_model = job.given_model.loaded()
     corpus = tokenise(job)
     with locked(directory, job.lock, waits=invocation.waits):
         run_directory.refuse_links(directory)
@@ -106,8 +107,9 @@ def _measure_subject(job: Job, invocation: Invocation, stop: StopFlag) -> list[R
         with nullcontext() if was_finished else run_directory.recorded_status(directory, stop):
             if not was_finished:
                 run_directory.write_config(directory, job.settings)
-            model = subject.to(job.device).eval()
-            records = measure(job, model, corpus, subject_facts(job, subject), stop, replaces_same_step=True)
+            model = given_model.to(job.device).eval()
+            facts = facts_of_given_model(job, given_model)
+            records = measure(job, model, corpus, facts, stop, replaces_same_step=True)
         run_directory.write_config(directory, job.settings)
         run_directory.write_status(directory, FINISHED, step=0)
     return records
@@ -139,7 +141,7 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     """
     processes = current()
     evaluation = job.evaluation
-    store = processes.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.facts))
+    store = processes.in_turn(lambda: prepare(job.data, job.tokenizer, facts=job.corpus_facts))
     needed = evaluation.lengths.longest + 1
     check_lengths(store, splits=evaluation.splits, needed_tokens=needed, context_length=context_length)
     if job.data.plant is not None:
@@ -149,11 +151,17 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     if store.tokenizer["name"] == "bytes":
         return Corpus(store, store)
     # It is read now and not when the reference is measured: hours later it may be out of reach, or changed.
-    return Corpus(store, processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.facts)))
+    return Corpus(store, processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.corpus_facts)))
 
 
 def measure(
-    job: Job, model: Subject, corpus: Corpus, facts: RunFacts, stop: StopFlag, *, replaces_same_step: bool
+    job: Job,
+    model: MeasuredModel,
+    corpus: Corpus,
+    facts: RunFacts,
+    stop: StopFlag,
+    *,
+    replaces_same_step: bool,
 ) -> list[Record]:
     """Measure every planned cell, write results.json, and return the records.
 
@@ -176,11 +184,11 @@ def measure(
 
 def _say_what_is_measured(job: Job) -> None:
     """Print what the model was trained on, and what it is measured on."""
-    for line in (text_line(job.data, job.facts, job.evaluation.split, job.settings), *job.notes):
+    for line in (text_line(job.data, job.corpus_facts, job.evaluation.split, job.settings), *job.notes):
         say(line)
 
 
-def _measure_cells(job: Job, model: Subject, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:
+def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:
     """Measure every cell, with the knobs of an extension chosen first if they are to be tuned.
 
     fixed-target comes with its reference, the loss of a byte trigram, if the model was trained on this text.
@@ -235,7 +243,7 @@ def _tuned_context(
         tries=evaluation.tries,
         evaluate_cells=evaluate_cells,
     )
-    say(f"extend={evaluation.extend['name']}: {tuned.summary}")
+    say(f"extend={evaluation.extension_name}: {tuned.summary}")
     return dataclasses.replace(context, extension=tuned.extension)
 
 
@@ -252,7 +260,7 @@ def _reference_record(job: Job, request: EvalRequest, byte_store: TokenStore, st
     )
 
 
-def eval_context(job: Job, model: Subject, store: TokenStore) -> EvalContext:
+def eval_context(job: Job, model: MeasuredModel, store: TokenStore) -> EvalContext:
     """Return what protocols measure with: the model as it was trained, and the text."""
     evaluation = job.evaluation
     trained = _training_precision(job)
@@ -280,13 +288,13 @@ def _training_precision(job: Job) -> str:
 
 def request_of(job: Job, store: TokenStore) -> EvalRequest:
     """Return what the protocols plan their targets for."""
-    tokenizer = build_tokenizer(job.tokenizer, job.facts) if job.evaluation.needs_tokenizer else None
+    tokenizer = build_tokenizer(job.tokenizer, job.corpus_facts) if job.evaluation.needs_tokenizer else None
     # `job.data` has a plant only if the model was trained on it: a model knows no other keys
     return job.evaluation.request(store, job.data.plant, job.settings.seed, tokenizer)
 
 
 def targets_of(job: Job) -> set[tuple[str, str]]:
     """Return (protocol, hash of its targets) for each protocol of the job."""
-    store = prepare(job.data, job.tokenizer, facts=job.facts)
+    store = prepare(job.data, job.tokenizer, facts=job.corpus_facts)
     request = request_of(job, store)
     return {(protocol.name, protocol.plan(request).hash) for protocol in job.evaluation.protocols}

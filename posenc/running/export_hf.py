@@ -20,13 +20,14 @@ from posenc.core.atomic_files import folder_written_whole
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import exists, expanded, is_folder, refuse_impossible
+from posenc.data import build_tokenizer
 from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder
 from posenc.running.hf_checkpoint import import_transformers
 from posenc.running.stored_run import load_model, stored_run
-from posenc.settings.tree import NONE
+from posenc.settings.tree import NONE, TokenizerSettings
 
 STILL = 1e30  # a rotation whose frequencies are divided by this turns nothing at any length
 NEW_FOLDER = "--hf FOLDER, a new one or an empty one"
@@ -70,7 +71,7 @@ def export_hf(run: str, folder: str) -> Path:
     not_loaded = arcee.load_state_dict(state_of(model), strict=False, assign=True)
     assert not not_loaded.unexpected_keys
     arcee.tie_weights()
-    tokenizer = _tokenizer(transformers, stored.checkpoint.path)
+    tokenizer = _tokenizer(transformers, stored.tokenizer_settings)
     needed = sum(parameter.nbytes for parameter in model.parameters())
     with folder_written_whole(target, needed) as temporary, _refusals_of_the_disk():
         arcee.save_pretrained(temporary)
@@ -127,12 +128,11 @@ def _refusals_of_the_disk() -> Iterator[None]:
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
-def _tokenizer(transformers: Any, checkpoint: Path) -> Any:
-    """Return the tokenizer that is kept in the checkpoint, or else the bytes."""
+def _tokenizer(transformers: Any, settings: TokenizerSettings) -> Any:
+    """Return the tokenizer of a run as one of transformers; one of bytes gets a token for each byte."""
     from tokenizers import Tokenizer
 
-    kept = checkpoint / "tokenizer.json"
-    definition = kept.read_text(encoding="utf-8") if kept.is_file() else bytes_definition()
+    definition = build_tokenizer(settings, None).definition or bytes_definition()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(definition))
 
 

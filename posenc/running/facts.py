@@ -22,6 +22,7 @@ from posenc.running.run_directory import versions
 from posenc.running.utilization import Utilization
 from posenc.settings.base import Mark
 from posenc.settings.tree import RunSettings, SubjectSettings
+from posenc.training.checkpoint import TrainedSoFar
 
 PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # of weights; other types count as fp32
 
@@ -35,18 +36,15 @@ class TrainedHere:
 
 
 def run_facts(
-    job: Job, model: Decoder, history: Mapping[str, Any], steps: int, trained_here: TrainedHere | None
+    job: Job, model: Decoder, so_far: TrainedSoFar, fingerprint: str, trained_here: TrainedHere | None
 ) -> RunFacts:
     """Return the facts of a run that posenc trained.
 
-    `history` holds fingerprint, tokens, seconds and final_loss of the training. Without `trained_here` its
-    weights were loaded.
+    `fingerprint` is that of the text it was trained on. Without `trained_here` its weights were loaded.
     """
     settings = job.run_settings
     attention: Any = model.blocks[0].attention
-    tokens = int(history["tokens"])
-    seconds = float(history["seconds"])
-    tokens_per_second = tokens / max(seconds, 1e-9)
+    tokens_per_second = so_far.tokens / max(so_far.seconds, 1e-9)
     peak_memory_bytes = None
     mfu = None
     if trained_here is not None:
@@ -59,30 +57,30 @@ def run_facts(
         positions={**settings.positions.plain(), **_derived_by_options(model)},
         model=settings.model.plain(),
         parameters=asdict(count_parameters(model)),
-        corpus=_corpus(settings, str(history["fingerprint"])),
+        corpus=_corpus(settings, fingerprint),
         tokenizer=settings.tokenizer.plain(),
         context_length=settings.context_length,
-        tokens=tokens,
-        steps=steps,
+        tokens=so_far.tokens,
+        steps=so_far.step,
         seed=settings.seed,
         precision=settings.train.precision,
         device=str(job.device),
-        wall_seconds=round(seconds, 2),
+        wall_seconds=round(so_far.seconds, 2),
         tokens_per_second=round(tokens_per_second, 1),
         mfu=None if mfu is None else round(mfu, 4),
         peak_memory_bytes=peak_memory_bytes,
-        final_loss=history["final_loss"],
-        settings_hash=job.hash,
+        final_loss=so_far.final_loss,
+        settings_hash=job.settings_hash,
         code=_code_hash(settings, model),
         versions=versions(),
     )
 
 
-def subject_facts(job: Job, subject: CallableModel) -> RunFacts:
+def facts_of_given_model(job: Job, model: CallableModel) -> RunFacts:
     """Return the facts of a model that posenc did not train, without any about its training."""
     settings = job.settings
     assert isinstance(settings, SubjectSettings)
-    weights = list(subject.parameters())
+    weights = list(model.parameters())
     count = sum(weight.numel() for weight in weights)
     dtype = weights[0].dtype if weights else torch.float32
     return RunFacts(
@@ -96,7 +94,7 @@ def subject_facts(job: Job, subject: CallableModel) -> RunFacts:
         steps=0,
         precision=PRECISIONS.get(dtype, "fp32"),
         device=str(job.device),
-        settings_hash=job.hash,
+        settings_hash=job.settings_hash,
         versions=versions(),
     )
 

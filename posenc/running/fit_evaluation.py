@@ -138,7 +138,7 @@ def fit_to_time(
     key = [
         list(model_key),
         job.settings.encoding.name,
-        job.facts.fingerprint,
+        job.corpus_facts.fingerprint,
         str(job.device),
         [str(window) for window in job.evaluation.lengths.windows],
         [[protocol.name, protocol.settings.plain()] for protocol in job.evaluation.protocols],

@@ -90,18 +90,18 @@ def plan_given_model(given: GivenModel) -> Job:
     return Job(
         directory=folder / f"{given.name}-T{length}-{digest}",
         settings=settings,
-        hash=digest,
-        identity={},
+        settings_hash=digest,
+        writer={},
         data=data,
         tokenizer=tokenizer,
         tracking=TrackingSettings(name=NONE),
-        facts=facts,
+        corpus_facts=facts,
         shape=None,
         device=given.device,
         evaluation=evaluation,
         is_own_text=False,
         notes=text.notes,
-        subject=model,
+        given_model=model,
         bytes_a_token=given.bytes_a_token,
     )
 

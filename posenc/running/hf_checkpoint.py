@@ -51,7 +51,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class HfCheckpoint:
     """Hold what is known of a checkpoint before its weights are read."""
 
     path: str  # as the user gave it: a folder, or a name on the hub
@@ -93,7 +93,7 @@ def import_transformers(key: str) -> Any:
     return transformers
 
 
-def read_checkpoint(path: str, revision: str, trust_remote_code: bool) -> Checkpoint:
+def read_hf_checkpoint(path: str, revision: str, trust_remote_code: bool) -> HfCheckpoint:
     """Read the configuration and the tokenizer of a checkpoint. Raises UserError."""
     transformers = import_transformers("subject")
     folder = expanded(path)
@@ -110,10 +110,10 @@ def read_checkpoint(path: str, revision: str, trust_remote_code: bool) -> Checkp
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **access.arguments())
     except Exception:  # no error yet: the user may have chosen another tokenizer
         tokenizer = None
-    return Checkpoint(path, source, access, config, tokenizer)
+    return HfCheckpoint(path, source, access, config, tokenizer)
 
 
-def outline_of(checkpoint: Checkpoint) -> nn.Module:
+def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
     """Build the model without its weights, on the meta device; only its rotations have real tensors.
 
     Raises UserError.
@@ -133,7 +133,7 @@ def outline_of(checkpoint: Checkpoint) -> nn.Module:
     return model
 
 
-def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device_map: str | None) -> nn.Module:
+def load_hf_model(checkpoint: HfCheckpoint, dtype: torch.dtype, device_map: str | None) -> nn.Module:
     """Load the model with its weights in this type; quantised ones stay as they are. Raises UserError.
 
     `device_map` is that of transformers: None leaves the model on the CPU.
@@ -167,7 +167,7 @@ def _download_options(transformers: Any, path: str) -> dict[str, Any]:
     return {"tqdm_class": download_bar(path)} if "tqdm_class" in parameters else {}
 
 
-def _model_class(transformers: Any, checkpoint: Checkpoint) -> Any:
+def _model_class(transformers: Any, checkpoint: HfCheckpoint) -> Any:
     """Return the class that loads the weights: of transformers, or of the code that came with the model.
 
     The latter is looked up here each time, because AutoModelForCausalLM goes on with the class that it loaded
@@ -181,7 +181,7 @@ def _model_class(transformers: Any, checkpoint: Checkpoint) -> Any:
     return load_class(reference, checkpoint.source, **access.arguments())
 
 
-def _from_config(model_class: Any, checkpoint: Checkpoint) -> Any:
+def _from_config(model_class: Any, checkpoint: HfCheckpoint) -> Any:
     """Build a model with random weights, of a class of transformers or of its `Auto` class."""
     if hasattr(model_class, "from_config"):
         return model_class.from_config(checkpoint.config)
@@ -193,7 +193,7 @@ def _from_config(model_class: Any, checkpoint: Checkpoint) -> Any:
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def stored_dtype(checkpoint: Checkpoint) -> str:
+def stored_dtype(checkpoint: HfCheckpoint) -> str:
     """Return the type in which the checkpoint stores its weights: fp32, bf16 or fp16; fp32 for any other."""
     stored = checkpoint.text_config.dtype
     if isinstance(stored, str):
@@ -219,7 +219,7 @@ class StoredTensor:
         return math.prod(self.shape)
 
 
-def stored_tensors(checkpoint: Checkpoint) -> list[StoredTensor] | None:
+def stored_tensors(checkpoint: HfCheckpoint) -> list[StoredTensor] | None:
     """Return the tensors of a checkpoint by the headers of its safetensors files; None without all files."""
     folder = folder_of(checkpoint)
     files = [] if folder is None else _safetensors_files(folder)
@@ -266,7 +266,7 @@ def _tensors_of_file(file: Path) -> list[StoredTensor]:
     return tensors
 
 
-def folder_of(checkpoint: Checkpoint) -> Path | None:
+def folder_of(checkpoint: HfCheckpoint) -> Path | None:
     """Return the folder with the files: for a name on the hub that of its snapshot, None if none is there."""
     if checkpoint.is_local:
         return expanded(checkpoint.path)
@@ -350,10 +350,10 @@ def _message_of(error: Exception) -> str:
     return first_line(error)
 
 
-# --- the identity of a checkpoint
+# --- which checkpoint it is
 
 
-def outline_digest(checkpoint: Checkpoint) -> str:
+def outline_digest(checkpoint: HfCheckpoint) -> str:
     """Return a digest of what is known of a checkpoint without its weights: by it a plan is kept.
 
     It is the same for checkpoints that differ in the values of their weights alone.
@@ -367,7 +367,7 @@ def outline_digest(checkpoint: Checkpoint) -> str:
     return digest_of([digests, [[file.name, file.stat().st_size] for file in weights]])
 
 
-def identity_of(checkpoint: Checkpoint) -> str:
+def id_of_weights(checkpoint: HfCheckpoint) -> str:
     """Return what identifies weights and code: the commit on the hub, or a digest of the files."""
     code = _code_files(checkpoint) if checkpoint.access.trust_remote_code else []
     code_digests = [sha256_of_file(file) for file in code]
@@ -399,7 +399,7 @@ def _digest_of_weights(file: Path) -> str:
     return digest
 
 
-def _code_files(checkpoint: Checkpoint) -> list[Path]:
+def _code_files(checkpoint: HfCheckpoint) -> list[Path]:
     """Return the Python files that came with a model: those in its folder, or those of the hub that run.
 
     A repository on the hub may take its code from another one, whose commit is not known.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -21,6 +21,7 @@ from posenc.settings.tree import InitialWeights, TokenizerSettings
 from posenc.training.checkpoint import (
     Checkpoint,
     DamagedCheckpointError,
+    Writer,
     checkpoint_at,
     checkpoint_paths,
     stored_shapes,
@@ -58,13 +59,12 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
         raise UserError("train.init", run, problem)
     checkpoint = stored.checkpoint
     if names_a_step and path.name != checkpoint.path.name:
-        checkpoint = _checkpoint_at(run, path, stored.identity)
-    state = checkpoint.state
+        checkpoint = _checkpoint_at(run, path, stored.writer)
     about = InitialWeights(
         encoding=trained_name(stored.settings),
         context_length=stored.settings.context_length,
-        tokens=state["tokens"],
-        run=state["run"]["settings_hash"],
+        tokens=checkpoint.so_far.tokens,
+        run=checkpoint.provenance.settings_hash,
         step=checkpoint.step,
     )
     directory = path if names_a_step else stored.directory
@@ -84,14 +84,14 @@ def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
     return stored
 
 
-def _checkpoint_at(run: str, path: Path, identity: dict[str, Any]) -> Checkpoint:
+def _checkpoint_at(run: str, path: Path, writer: Writer) -> Checkpoint:
     """Return the checkpoint in a folder. Raises UserError if there is none, or if it is damaged."""
     paths = checkpoint_paths(path.parent)
     if path not in paths:
         names = [other.name for other in paths]
         raise UserError("train.init", run, "there is no such checkpoint", allowed=names)
     try:
-        return checkpoint_at(path, identity)
+        return checkpoint_at(path, writer)
     except DamagedCheckpointError as error:
         raise UserError("train.init", run, f"is damaged: {error}") from error
 

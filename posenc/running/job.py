@@ -21,6 +21,7 @@ from posenc.settings.tree import (
     TokenizerSettings,
     TrackingSettings,
 )
+from posenc.training.checkpoint import Writer
 from posenc.training.optimizer import Optimization
 
 
@@ -46,25 +47,25 @@ class Job:
 
     directory: Path
     settings: RunSettings | SubjectSettings  # as config.yaml stores them
-    hash: str
-    identity: dict[str, Any]  # what its checkpoints say of the run that wrote them; empty for a subject
+    settings_hash: str
+    writer: Writer  # what its checkpoints say of the run that wrote them; empty for a given model
     data: DataSettings  # the corpus to measure on
     tokenizer: TokenizerSettings  # of the model
     tracking: TrackingSettings
-    facts: CorpusFacts
-    shape: ModelShape | None  # of a run's decoder; None for a subject
+    corpus_facts: CorpusFacts
+    shape: ModelShape | None  # of a run's decoder; None for a given model
     device: torch.device
     evaluation: Evaluation
     is_own_text: bool = True  # whether the model was trained on the corpus that it is measured on
     notes: tuple[str, ...] = ()  # lines that users should know about the corpus to measure on
     training: Training | None = None  # None: nothing is trained
-    subject: CallableModel | None = None  # a model that posenc did not train
+    given_model: CallableModel | None = None  # a model that posenc did not train
     bytes_a_token: float | None = None  # in the text to measure, if it was measured
 
     @property
     def lock(self) -> str:
         """Return the name of the lock of the directory that it holds while it works."""
-        measures_a_run = self.training is None and self.subject is None
+        measures_a_run = self.training is None and self.given_model is None
         return "evaluation" if measures_a_run else "run"
 
     @property

@@ -72,7 +72,7 @@ def check_jobs(composed: Jobs, *, only_estimate: bool = False) -> list[CheckedJo
                 raise error.within(position) from None
             else:
                 if count > 1:  # the documents of all jobs at once may be gigabytes
-                    job.facts.release()
+                    job.corpus_facts.release()
                 checked.append(CheckedJob(entry, job))
     if not checked:
         raise refusals[0]

@@ -8,7 +8,7 @@ from posenc.data import CorpusFacts, Split, TokenStore, build_tokenizer, task_st
 from posenc.data.documents import SPLITS
 from posenc.settings.tree import TokenizerSettings
 
-BYTES_A_TOKEN = 3.0  # about, for a tokenizer that is not trained yet
+ASSUMED_BYTES_A_TOKEN = 3.0  # about, for a tokenizer that is not trained yet
 SAMPLED_DOCUMENTS = 32
 SAMPLED_BYTES = 8192  # of each
 
@@ -22,7 +22,7 @@ def measured_bytes_a_token(facts: CorpusFacts, tokenizer: TokenizerSettings, spl
     if tokenizer.name == "bytes":
         return 1.0
     if tokenizer.name == "bpe" or not facts.text.is_loaded:
-        return BYTES_A_TOKEN
+        return ASSUMED_BYTES_A_TOKEN
     texts = [document.text for document in facts.read() if document.split == split]
     longest = sorted(texts, key=len, reverse=True)[:SAMPLED_DOCUMENTS]
     middles = [text[len(text) // 2 :][:SAMPLED_BYTES].decode(errors="ignore").encode() for text in longest]
@@ -42,7 +42,7 @@ def store_of_lengths(
     else:
         vocab_size = build_tokenizer(tokenizer, facts).vocab_size
     if bytes_a_token is None:
-        bytes_a_token = 1.0 if tokenizer.name == "bytes" else BYTES_A_TOKEN
+        bytes_a_token = 1.0 if tokenizer.name == "bytes" else ASSUMED_BYTES_A_TOKEN
     splits: dict[str, Split] = {}
     start = 0
     for name in SPLITS:
@@ -51,5 +51,7 @@ def store_of_lengths(
         splits[name] = Split([str(index) for index in range(len(lengths))], starts, lengths)
         start += int(lengths.sum())
     tokens = np.broadcast_to(np.uint8(0), max(1, start))  # takes one byte of memory, however long
-    identity = tokenizer.plain()
-    return TokenStore(tokens, None, facts.fingerprint, vocab_size, identity, splits, is_outline=True)
+    tokenizer_settings = tokenizer.plain()
+    return TokenStore(
+        tokens, None, facts.fingerprint, vocab_size, tokenizer_settings, splits, is_outline=True
+    )

@@ -18,7 +18,7 @@ from typing import Any
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_file
 from posenc.data import build_tokenizer, stored_tokenizer
-from posenc.running.hf_checkpoint import Access, Checkpoint, check_config, check_path
+from posenc.running.hf_checkpoint import Access, HfCheckpoint, check_config, check_path
 
 # Architectures whose classes fill in nothing but the keys of STATED. A test compares each with its class.
 PLAIN_TYPES = ("llama", "mistral", "qwen2", "olmo", "olmo2", "starcoder2", "granite")
@@ -49,7 +49,7 @@ class PlainConfig:
         return self
 
 
-def read_plainly(path: str) -> Checkpoint | None:
+def read_plainly(path: str) -> HfCheckpoint | None:
     """Return the checkpoint in a folder; None if transformers has to read it. Raises UserError."""
     folder = expanded(path)
     check_path(path, folder)
@@ -61,7 +61,7 @@ def read_plainly(path: str) -> Checkpoint | None:
         return None
     check_config(path, config)
     access = Access(revision="main", trust_remote_code=False, local_files_only=True)
-    return Checkpoint(path, str(folder), access, config, tokenizer=None, tokenizer_file=tokenizer_file)
+    return HfCheckpoint(path, str(folder), access, config, tokenizer=None, tokenizer_file=tokenizer_file)
 
 
 def _plain_config(file: Path) -> PlainConfig | None:

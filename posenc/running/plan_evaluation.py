@@ -7,7 +7,7 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, load_yaml
-from posenc.data import check_plant, check_tokenizer, stored_tokenizer
+from posenc.data import check_plant, check_tokenizer
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.running.checks import check_name, check_positions_reach
@@ -19,7 +19,6 @@ from posenc.settings.tree import (
     EvalCommandSettings,
     EvalOverrides,
     EvalSettings,
-    TokenizerSettings,
 )
 from posenc.tracking import check_tracking
 from posenc.training.device import resolve_device
@@ -37,7 +36,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     stored = stored_run(settings.run, settings.plugins)
     trained = stored.settings
     check_name("experiment_name", trained.experiment_name)
-    as_asked = filled_in(settings.eval, trained.eval)
+    as_asked = with_stored_values(settings.eval, trained.eval)
     evaluation = resolve_evaluation(as_asked, trained.context_length, settings.extend)
     if trained.data.plant is not None:
         check_plant(trained.data.plant, trained.context_length, trained.tokenizer.name)
@@ -45,8 +44,8 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     check_positions_reach(stored.outline, evaluation.lengths.longest)
     _check_extension(stored, evaluation)
     check_tracking(settings.tracking)
-    tokenizer = tokenizer_of(stored)
-    fingerprint = str(stored.checkpoint.state.get("fingerprint"))
+    tokenizer = stored.tokenizer_settings
+    fingerprint = stored.checkpoint.provenance.fingerprint
     text = text_to_measure(
         settings.data or trained.data,
         tokenizer,
@@ -66,12 +65,12 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     return Job(
         directory=stored.directory,
         settings=trained,
-        hash=stored.checkpoint.state["run"]["settings_hash"],
-        identity=stored.identity,
+        settings_hash=stored.checkpoint.provenance.settings_hash,
+        writer=stored.writer,
         data=data,
         tokenizer=tokenizer,
         tracking=settings.tracking,
-        facts=facts,
+        corpus_facts=facts,
         shape=stored.shape,
         device=resolve_device(settings.device),
         evaluation=evaluation,
@@ -80,15 +79,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     )
 
 
-def tokenizer_of(stored: StoredRun) -> TokenizerSettings:
-    """Return the tokenizer that the run was trained with: the checkpoint's own, if it keeps one."""
-    definition = stored.checkpoint.path / "tokenizer.json"
-    if definition.is_file():
-        return stored_tokenizer(definition)
-    return stored.settings.tokenizer
-
-
-def filled_in(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
+def with_stored_values(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
     """Return the settings that were asked for, with the stored value of each that is null."""
     values = asked.plain()
     values.pop("max_minutes")  # it chooses max_targets
@@ -110,9 +101,8 @@ def _merged(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, An
 
 def _check_extension(stored: StoredRun, evaluation: Evaluation) -> None:
     """Refuse an extension that does not apply to the run, now and not once it is measured."""
-    extend = evaluation.extend
     trained_with = stored.settings.extend.name
-    if extend["name"] != NONE and trained_with != NONE:
-        raise UserError("extend", extend["name"], f"it was trained with {trained_with}")
-    build_extension(extend, stored.outline, tune=evaluation.tries > 0)
+    if evaluation.is_extended and trained_with != NONE:
+        raise UserError("extend", evaluation.extension_name, f"it was trained with {trained_with}")
+    build_extension(evaluation.extend, stored.outline, tune=evaluation.tries > 0)
     evaluation.check_tuning()

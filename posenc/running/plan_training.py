@@ -24,10 +24,10 @@ from posenc.running.checks import (
     check_positions_reach,
     check_runs_dir,
 )
-from posenc.running.identity import Identity, identity_beside_weights
 from posenc.running.initial_weights import InitialCheckpoint, check_fit, initial_checkpoint
 from posenc.running.job import Job, Training
 from posenc.running.model_parts import StepPlan, check_step, code_of
+from posenc.running.planned_run import PlannedRun, writer_of
 from posenc.running.tuned_rate import TUNED, with_tuned_rate
 from posenc.settings.tree import NONE, PlantSettings, RunSettings
 from posenc.tracking import check_tracking
@@ -41,16 +41,16 @@ class CheckedTraining:
     stages: tuple[Stage, ...]
     evaluation: Evaluation
     initial: InitialCheckpoint | None  # the weights that it begins with; None: drawn from the seed
-    identity: Identity  # in the precision of this machine
+    run: PlannedRun  # in the precision of this machine
 
 
 def plan_training(settings: RunSettings) -> Job:
     """Return the validated job of composed settings. Raises UserError."""
     if settings.train.lr == TUNED:
-        settings = with_tuned_rate(settings, identify)
+        settings = with_tuned_rate(settings, planned_run)
     training = _checked(settings)
     step = training.step
-    run = _as_begun(training.identity, settings.train.precision)
+    run = _as_begun(training.run, settings.train.precision)
     directory = run.directory
     if not is_folder(directory):  # one that exists may be finished, and is then only read
         check_runs_dir(settings.runs_dir, directory.parent, writing=True)
@@ -58,12 +58,12 @@ def plan_training(settings: RunSettings) -> Job:
     return Job(
         directory=directory,
         settings=run.settings,
-        hash=run.hash,
-        identity=identity_beside_weights(run.settings, run.hash),
+        settings_hash=run.hash,
+        writer=writer_of(run.settings, run.hash),
         data=run.settings.data,
         tokenizer=run.settings.tokenizer,
         tracking=run.settings.tracking,
-        facts=run.facts,
+        corpus_facts=run.facts,
         shape=step.shape,
         device=step.device,
         evaluation=training.evaluation,
@@ -82,9 +82,9 @@ def plan_training(settings: RunSettings) -> Job:
     )
 
 
-def identify(settings: RunSettings) -> Identity:
-    """Return the identity of composed settings, validated. Raises UserError."""
-    return _checked(settings).identity
+def planned_run(settings: RunSettings) -> PlannedRun:
+    """Return the run of composed settings, validated. Raises UserError."""
+    return _checked(settings).run
 
 
 def _checked(settings: RunSettings) -> CheckedTraining:
@@ -119,7 +119,7 @@ def _checked(settings: RunSettings) -> CheckedTraining:
         stages=stages,
         evaluation=evaluation,
         initial=initial,
-        identity=Identity(resolved, facts, code_of(step.settings, step.outline)),
+        run=PlannedRun(resolved, facts, code_of(step.settings, step.outline)),
     )
 
 
@@ -183,14 +183,14 @@ def _resolved(settings: RunSettings, evaluation: Evaluation) -> RunSettings:
     )
 
 
-def _as_begun(identity: Identity, asked_precision: str) -> Identity:
+def _as_begun(run: PlannedRun, asked_precision: str) -> PlannedRun:
     """Return the run in the precision that it was begun in, where `auto` was asked for.
 
     A run may be begun on a machine with bf16 in hardware and continued on one without. What `auto` meant on
     the first one stays, or the second would begin another run.
     """
-    if asked_precision != "auto" or is_folder(identity.directory):
-        return identity
-    precision_here = identity.settings.train.precision
-    other = identity.in_precision("fp32" if precision_here == "bf16" else "bf16")
-    return other if is_folder(other.directory) else identity
+    if asked_precision != "auto" or is_folder(run.directory):
+        return run
+    precision_here = run.settings.train.precision
+    other = run.in_precision("fp32" if precision_here == "bf16" else "bf16")
+    return other if is_folder(other.directory) else run

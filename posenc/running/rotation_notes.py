@@ -13,12 +13,12 @@ from posenc.evaluation.models.configurations import (
     rope_settings,
     scaled_lengths,
 )
-from posenc.running.hf_checkpoint import Checkpoint, outline_of
+from posenc.running.hf_checkpoint import HfCheckpoint, outline_of
 
 LABEL = "rotation  "
 
 
-def notes_on_rotation(checkpoint: Checkpoint, *, is_extended: bool) -> tuple[str, ...]:
+def notes_on_rotation(checkpoint: HfCheckpoint, *, is_extended: bool) -> tuple[str, ...]:
     """Return lines on a scaled rotation, on its missing temperature, and on layers that are not extended."""
     config = checkpoint.text_config
     notes = []
@@ -57,7 +57,7 @@ def _has_equal_temperatures(settings: RopeSettings) -> bool:
     return bool(mscale) and mscale == settings.get("mscale_all_dim")
 
 
-def _scales_logits(checkpoint: Checkpoint) -> bool:
+def _scales_logits(checkpoint: HfCheckpoint) -> bool:
     """Tell whether the attention multiplies its logits by more than D^-1/2, as DeepSeek's does by mscale."""
     for module in outline_of(checkpoint).modules():
         head_dim = getattr(module, "qk_head_dim", None) or getattr(module, "head_dim", None)

@@ -31,7 +31,7 @@ from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic,
 from posenc.core.errors import RunError
 from posenc.core.run_states import DIVERGED, FAILED, FINISHED, RUNNING
 from posenc.results.records import Record, RunFacts, assemble_results, read_records
-from posenc.results.runs import METRICS, RunStatus, load_run, stored_status
+from posenc.results.runs import METRICS_FILE, RunStatus, load_run, stored_status
 from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
 from posenc.settings.tree import EvalSettings, RunSettings, SubjectSettings
@@ -178,7 +178,7 @@ def drop_leftovers_of(directory: Path) -> None:
 def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
     """Append a line to metrics.jsonl. Raises RunError if the disk refuses it."""
     line = (json.dumps(metrics) + "\n").encode()
-    path = directory / METRICS
+    path = directory / METRICS_FILE
     try:
         with path.open("ab") as file:
             file.write(line)
@@ -190,7 +190,7 @@ def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
 def drop_after(directory: Path, step: int) -> None:
     """Drop metrics and records of steps after the checkpoint that a run continues from."""
     # each step is logged once; records go because weights trained elsewhere would differ in the last bits
-    path = directory / METRICS
+    path = directory / METRICS_FILE
     if path.exists():
         lines = [line for line in path.read_bytes().splitlines() if _is_logged_until(line, step)]
         write_text_atomic(path, "".join(line.decode() + "\n" for line in lines))

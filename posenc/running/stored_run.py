@@ -10,19 +10,20 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.core.paths import exists, is_file, named_path, why_impossible, why_missing
+from posenc.data import stored_tokenizer
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.runs import Run, load_run
 from posenc.running.checks import check_model
-from posenc.running.identity import identity_beside_weights
 from posenc.running.model_parts import build_model, build_outline, check_parts, code_of
+from posenc.running.planned_run import writer_of
 from posenc.running.run_directory import refuse_links
-from posenc.settings.tree import RunSettings
+from posenc.settings.tree import RunSettings, TokenizerSettings
 from posenc.training.checkpoint import (
     Checkpoint,
+    Writer,
     check_weights,
     load_weights,
     newest_checkpoint,
@@ -41,8 +42,16 @@ class StoredRun:
     settings: RunSettings  # checked
     shape: ModelShape
     outline: Decoder  # its model on the meta device
-    identity: dict[str, Any]  # what its checkpoints must say of the run that wrote them
+    writer: Writer  # what its checkpoints must say of the run that wrote them
     checkpoint: Checkpoint
+
+    @property
+    def tokenizer_settings(self) -> TokenizerSettings:
+        """Return the tokenizer that the run was trained with: the checkpoint's own, if it keeps one."""
+        definition = self.checkpoint.path / "tokenizer.json"
+        if definition.is_file():
+            return stored_tokenizer(definition)
+        return self.settings.tokenizer
 
 
 def stored_run(run: str, plugins: list[str]) -> StoredRun:
@@ -56,15 +65,15 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     outline = build_outline(settings, shape)
     # the settings as stored: checking them may fill in a parameter that is newer than the run
     settings_hash = None if loaded.facts is None else loaded.facts.get("settings_hash")
-    identity = identity_beside_weights(stored_settings, settings_hash)
-    checkpoint = newest_checkpoint(directory / "checkpoints", identity)
+    writer = writer_of(stored_settings, settings_hash)
+    checkpoint = newest_checkpoint(directory / "checkpoints", writer)
     if checkpoint is None:
         raise UserError("run", run, "has no checkpoint yet; train it first")
-    if checkpoint.state.get("encoding") != code_of(settings, outline):
+    if checkpoint.provenance.encoding != code_of(settings, outline):
         problem = f"was trained by other code of its encoding {settings.encoding.name}"
         hint = "its weights mean nothing to the changed one; train it again"
         raise UserError("run", run, problem, hint=hint)
-    return StoredRun(directory, settings, shape, outline, identity, checkpoint)
+    return StoredRun(directory, settings, shape, outline, writer, checkpoint)
 
 
 def _trained_settings(run: str, loaded: Run) -> RunSettings:

@@ -40,22 +40,22 @@ from posenc.running.fit_evaluation import (
 from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.hf_checkpoint import (
     DTYPES,
-    Checkpoint,
-    identity_of,
-    load_weights,
+    HfCheckpoint,
+    id_of_weights,
+    load_hf_model,
     outline_digest,
     outline_of,
     outlined_tensors,
-    read_checkpoint,
+    read_hf_checkpoint,
     stored_dtype,
     stored_tensors,
 )
 from posenc.running.job import Job
 from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.plain_checkpoint import read_plainly
-from posenc.running.plan_evaluation import filled_in
+from posenc.running.plan_evaluation import with_stored_values
 from posenc.running.rotation_notes import notes_on_rotation
-from posenc.running.unloaded_model import UnloadedModel, sizes_of
+from posenc.running.unloaded_model import UnloadedModel, model_sizes
 from posenc.settings.base import flattened
 from posenc.settings.numbers import CountingNumber
 from posenc.settings.signature import check_choice
@@ -103,7 +103,7 @@ class HfModel:
     """A model of transformers before its weights are read, and how it is measured."""
 
     subject: HfSubject
-    checkpoint: Checkpoint
+    checkpoint: HfCheckpoint
     train_length: int
     weights: WeightOptions
     evaluation: Evaluation  # as far as it does not depend on the text
@@ -121,7 +121,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
     subject = HfSubject(**parameters)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
-    checkpoint = plain or read_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
+    checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
     length = settings.context_length
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
@@ -143,7 +143,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     )
 
 
-def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> Checkpoint | None:
+def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCheckpoint | None:
     """Return the checkpoint as it is read without transformers; None if that is not enough.
 
     An extension and passes in chunks need the model's own modules. What is stored for a tokenizer of bytes is
@@ -177,14 +177,14 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     hf = read_subject(settings, only_estimate=only_estimate)
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
     evaluation.check_tuning()
-    notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.extend["name"] != NONE)
+    notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.is_extended)
     dtype = hf.weights.dtype
     # Records in float32 keep the names that they had before the type could be chosen.
     dtype_in_digest = "" if dtype == "fp32" else f" dtype={dtype}"
     if hf.checkpoint.is_plain:  # a dry run of 16 GB of weights would read them all to name its directory
         digest = OPEN_DIGEST
     else:
-        digest = f"{identity_of(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}"
+        digest = f"{id_of_weights(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}"
     job = plan_given_model(
         GivenModel(
             model=hf.model,
@@ -214,7 +214,7 @@ def _name(subject: HfSubject) -> str:
     return name if subject.rope_scaling else f"{name}-unscaled"
 
 
-def _without_scaling(checkpoint: Checkpoint) -> Checkpoint:
+def _without_scaling(checkpoint: HfCheckpoint) -> HfCheckpoint:
     """Return a checkpoint whose rotation turns by its base alone. Raises UserError if it is not scaled."""
     if not scaled_types(checkpoint.text_config):
         raise UserError("subject.rope_scaling", False, "its rotation is not scaled", hint="leave it out")
@@ -227,7 +227,7 @@ def _stored_subject(hf: HfModel) -> Choice:
     return Choice.model_validate({"name": "hf", **dataclasses.asdict(hf.subject), **resolved})
 
 
-def _weights(subject: HfSubject, checkpoint: Checkpoint) -> WeightOptions:
+def _weights(subject: HfSubject, checkpoint: HfCheckpoint) -> WeightOptions:
     """Return how the weights are loaded. Raises UserError if they cannot be loaded so."""
     device_map = subject.device_map
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
@@ -242,13 +242,13 @@ def _weights(subject: HfSubject, checkpoint: Checkpoint) -> WeightOptions:
 
 
 def _evaluation(
-    settings: EvalCommandSettings, length: int, checkpoint: Checkpoint, weights: WeightOptions
+    settings: EvalCommandSettings, length: int, checkpoint: HfCheckpoint, weights: WeightOptions
 ) -> Evaluation:
     """Return the protocols and windows to measure, before the text is looked at. Raises UserError."""
     default = EvalSettings.model_validate(load_yaml(conf_dir() / "eval" / "default.yaml"))
     # The other default protocols are left out. Each would take as long again, here minutes and not seconds.
     default = default.with_changes(protocols=[FixedTarget.name])
-    evaluation = resolve_evaluation(filled_in(settings.eval, default), length, settings.extend)
+    evaluation = resolve_evaluation(with_stored_values(settings.eval, default), length, settings.extend)
     evaluation.check_given_model()
     evaluation.check_transformers_model()
     _check_precision(evaluation.settings.precision, weights.dtype, checkpoint.text_config)
@@ -269,7 +269,7 @@ def _check_precision(precision: str, dtype: str, config: Any) -> None:
 
 
 def _unloaded_model(
-    checkpoint: Checkpoint,
+    checkpoint: HfCheckpoint,
     length: int,
     bos: int | None,
     evaluation: Evaluation,
@@ -283,16 +283,15 @@ def _unloaded_model(
     stays_in_place = weights.device_map is not None or checkpoint.is_quantised
 
     def load() -> TransformersModel:
-        model = load_weights(checkpoint, DTYPES[weights.dtype], weights.device_map)
+        model = load_hf_model(checkpoint, DTYPES[weights.dtype], weights.device_map)
         return TransformersModel(model, length, bos, is_placed=stays_in_place, chunk_tokens=chunk_tokens)
 
     # Quantised weights stay as small as they are stored.
     bytes_a_weight = None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize
     tensors = stored_tensors(checkpoint)
-    has_extension = evaluation.extend["name"] != NONE
-    needs_outline = has_extension or chunk_tokens is not None
+    needs_outline = evaluation.is_extended or chunk_tokens is not None
     if tensors is not None and not needs_outline:
-        sizes = sizes_of(checkpoint.text_config, tensors, bytes_a_weight)
+        sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
         return UnloadedModel(checkpoint, length, None, sizes, load)
     outline = TransformersModel(outline_of(checkpoint), length, bos)
     outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
@@ -300,7 +299,7 @@ def _unloaded_model(
         _check_chunks(chunk_tokens, outline, evaluation)
     if tensors is None:  # no safetensors here: files of another kind, or a model of the hub not loaded yet
         tensors = outlined_tensors(outline.model)
-    sizes = sizes_of(checkpoint.text_config, tensors, bytes_a_weight)
+    sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
     return UnloadedModel(checkpoint, length, outline.encoding, sizes, load, chunk_tokens)
 
 
@@ -387,7 +386,7 @@ def bos_of(subject: HfSubject, tokenizer: Any | None) -> int | None:
     return int(bos) if begins_with_bos else None
 
 
-def _tokenizer(subject: HfSubject, checkpoint: Checkpoint) -> TokenizerSettings:
+def _tokenizer(subject: HfSubject, checkpoint: HfCheckpoint) -> TokenizerSettings:
     """Return the settings of the tokenizer that the user chose, or else of the model's own one.
 
     Raises UserError if the model has none that can be read.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 
 import torch
 
@@ -126,7 +125,7 @@ def _train_and_measure(
         with compiled_blocks(model, training.compile and compiler_works(job.device)):
             trained = _train(job, training, model, store, tracker, invocation, stop)
         if trained.status == DIVERGED:
-            run_directory.write_status(directory, DIVERGED, reason=trained.reason, step=trained.step)
+            run_directory.write_status(directory, DIVERGED, reason=trained.reason, step=trained.so_far.step)
             hint = "nothing was averaged in; try a smaller train.lr"
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == INTERRUPTED:
@@ -134,13 +133,12 @@ def _train_and_measure(
         trained_here = None
         if trained.advanced:
             trained_here = TrainedHere(peak_memory(job.device), utilization_of(job, model))
-        history = {**asdict(trained), "fingerprint": store.fingerprint}
-        facts = run_facts(job, model, history, trained.step, trained_here)
+        facts = run_facts(job, model, trained.so_far, store.fingerprint, trained_here)
         records = measure(job, model, corpus, facts, stop, replaces_same_step=trained.advanced)
-        tracker.log_evaluation(run_directory.records_at(directory, trained.step))
+        tracker.log_evaluation(run_directory.records_at(directory, trained.so_far.step))
         # the settings again: a finished run that was measured further has other ones now
         run_directory.write_config(directory, settings)
-        run_directory.write_status(directory, FINISHED, step=trained.step)
+        run_directory.write_status(directory, FINISHED, step=trained.so_far.step)
         return Outcome(0, records)
 
 
@@ -148,9 +146,9 @@ def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
     """Log what readers of the run's numbers must know about its corpus and its encoding."""
     evaluation = job.evaluation
     longest = evaluation.lengths.longest
-    notes = corpus_notes(job.facts, evaluation.split, longest, job.settings.context_length, store)
+    notes = corpus_notes(job.corpus_facts, evaluation.split, longest, job.settings.context_length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
-        level = logging.INFO if note in job.facts.notes else logging.WARNING
+        level = logging.INFO if note in job.corpus_facts.notes else logging.WARNING
         log.log(level, "%s", note)
 
 
@@ -212,13 +210,13 @@ def _training_plan(job: Job, training: Training, store: TokenStore) -> TrainingP
 def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> CheckpointPlan:
     """Return where checkpoints are written, how often, and what they store about their origin."""
     settings = job.run_settings
-    tokenizer = build_tokenizer(settings.tokenizer, job.facts)
+    tokenizer = build_tokenizer(settings.tokenizer, job.corpus_facts)
     files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     provenance = Provenance(
         fingerprint=store.fingerprint,
         tokenizer=store.tokenizer,
         encoding=training.code,
-        run=job.identity,
+        writer=job.writer,
     )
     seconds = settings.train.checkpoint_seconds
     return CheckpointPlan(job.directory / "checkpoints", seconds, provenance, files)

@@ -13,7 +13,7 @@ from posenc.core.run_states import FINISHED
 from posenc.results.discovery import load_runs
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
-from posenc.running.identity import Identity, run_hash
+from posenc.running.planned_run import PlannedRun, run_hash
 from posenc.settings.tree import RunSettings
 
 TUNED = "tuned"
@@ -41,17 +41,17 @@ class Trials:
         return min(means, key=lambda rate: means[rate])
 
 
-def with_tuned_rate(settings: RunSettings, identify: Callable[[RunSettings], Identity]) -> RunSettings:
+def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], PlannedRun]) -> RunSettings:
     """Return the settings with the best rate, and a text on how it was chosen.
 
-    `identify` returns the identity of validated settings. Raises UserError if fewer than two rates were
+    `planned_run` returns the run of settings, validated. Raises UserError if fewer than two rates were
     tried, and for a seed that the rates were chosen by.
     """
     train = settings.train.with_changes(lr=ANY_RATE)
-    identity = identify(settings.with_changes(train=train))
+    run = planned_run(settings.with_changes(train=train))
     folder = expanded(settings.runs_dir) / TUNING
     runs = load_runs([str(folder)]) if is_folder(folder) else []
-    trials = _trials_of(runs, identity)
+    trials = _trials_of(runs, run)
     if len(trials.losses) < FEWEST_RATES:
         problem = f"{len(trials.losses)} rates were tried with these settings below {folder}"
         hint = "posenc train -m experiment=tuning encoding=NAME, with the settings of this run"
@@ -68,19 +68,19 @@ def with_tuned_rate(settings: RunSettings, identify: Callable[[RunSettings], Ide
     return settings.with_changes(train=settings.train.with_changes(lr=best, tuned=how))
 
 
-def _trials_of(runs: Sequence[Run], identity: Identity) -> Trials:
-    """Return what finished runs measured that differ from `identity` only in rate and seed."""
+def _trials_of(runs: Sequence[Run], planned: PlannedRun) -> Trials:
+    """Return what finished runs measured that differ from the planned one only in rate and seed."""
     trials = Trials()
-    settings = identity.settings
+    settings = planned.settings
     for run, run_settings in _finished_runs(runs):
-        loss = validation_loss(run)
+        loss = stored_validation_loss(run)
         rate = run_settings.train.lr
         if loss is None or not isinstance(rate, float):
             continue
         # a run differs only in these two if they give its hash
         train = settings.train.with_changes(lr=rate)
         same_run = settings.with_changes(seed=run_settings.seed, train=train)
-        if run.name.endswith(run_hash(same_run, identity.facts, identity.code)):
+        if run.name.endswith(run_hash(same_run, planned.facts, planned.code)):
             trials.add(rate, run_settings.seed, loss)
     return trials
 
@@ -92,7 +92,7 @@ def _finished_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, RunSettings]]:
             yield run, run.settings
 
 
-def validation_loss(run: Run) -> float | None:
+def stored_validation_loss(run: Run) -> float | None:
     """Return the loss at T on validation documents, in nats per token; None if it was not measured."""
     for record in run.records:
         is_headline = record["protocol"] == HEADLINE and record["split"] == "validation"

@@ -17,7 +17,7 @@ from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
 from posenc.evaluation.models.configurations import shape_of, size_in_layers, tokens_kept
 from posenc.evaluation.models.transformers import TransformersModel
-from posenc.running.hf_checkpoint import Checkpoint, StoredTensor
+from posenc.running.hf_checkpoint import HfCheckpoint, StoredTensor
 
 FLOAT_BYTES = 4
 # How many numbers a layer holds for a token at once besides queries, keys and values: so many times its
@@ -71,7 +71,7 @@ def attention_flops(shape: Shape, window: int) -> float:
     return 4.0 * keys * shape.n_heads * shape.head_dim * shape.n_layers
 
 
-def sizes_of(config: Any, tensors: Sequence[StoredTensor], bytes_a_weight: float | None) -> ModelSizes:
+def model_sizes(config: Any, tensors: Sequence[StoredTensor], bytes_a_weight: float | None) -> ModelSizes:
     """Return the sizes of a model by its configuration and its weights.
 
     `bytes_a_weight` is that of the loaded weights. None: they take as much memory as in the files.
@@ -114,7 +114,7 @@ class UnloadedModel(CallableModel):
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: HfCheckpoint,
         train_length: int,
         encoding: Encoding | None,
         sizes: ModelSizes,

@@ -168,7 +168,7 @@ class InitialWeights(Settings):
 
 
 # A stage of growing windows: its share of the tokens, and the length of its windows in tokens.
-Stage = tuple[Share, Annotated[Whole, Ge(2)]]
+StageShare = tuple[Share, Annotated[Whole, Ge(2)]]
 
 
 class TrainSettings(Settings):
@@ -177,7 +177,7 @@ class TrainSettings(Settings):
     lr: TunedOrRate = defines_run()
     # the path may change; what defines the run are the weights that it leads to, and `began` names those
     init: Text | None = free()
-    length_schedule: Annotated[list[Stage], MinLen(1)] | None = defines_run()
+    length_schedule: Annotated[list[StageShare], MinLen(1)] | None = defines_run()
     precision: Precision = defines_run()
     # compiled sums differ in the last bits; a run may be continued with or without, so it stays the same run
     compile: AutoOrBool = free()
@@ -274,7 +274,7 @@ class RunSettings(MeasuredSettings):
     plugins: list[str] = free()
     sweep: TrainSweepSettings | None = free(None)  # not stored, as it is no part of a run
 
-    def identity(self) -> dict[str, Any]:
+    def hashed_settings(self) -> dict[str, Any]:
         """Return what the run's hash covers, beside its corpus and the code of its encoding."""
         return self.marked(Mark.DEFINES, Mark.SIZE, Mark.SEED)
 

@@ -16,7 +16,7 @@ import logging
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ DIFFERENCES_NAMED = 4  # an error names at most so many settings in which two ru
 DAMAGE_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
+# What says which run wrote a checkpoint: its settings that are hashed, and their hash.
+Writer = Mapping[str, Any]
+
+
 class NonFiniteWeightsError(Exception):
     """The weights are not finite, so no checkpoint is written."""
 
@@ -58,7 +62,34 @@ class Provenance:
     fingerprint: str  # of the text
     tokenizer: dict[str, Any]
     encoding: dict[str, Any]  # the code of the encoding and of the options that act on it
-    run: dict[str, Any]  # the settings that identify the run; a reader of the weights compares them
+    writer: Writer  # a reader of the weights compares it
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Provenance:
+        """Read what state.json says. Raises KeyError, TypeError or ValueError for what nobody wrote so."""
+        writer = dict(state["run"])
+        if "settings_hash" not in writer:
+            raise KeyError("settings_hash")
+        return cls(
+            fingerprint=str(state["fingerprint"]),
+            tokenizer=dict(state["tokenizer"]),
+            encoding=dict(state["encoding"]),
+            writer=writer,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what state.json says."""
+        return {
+            "fingerprint": self.fingerprint,
+            "tokenizer": self.tokenizer,
+            "encoding": self.encoding,
+            "run": self.writer,
+        }
+
+    @property
+    def settings_hash(self) -> str:
+        """Return the hash of the settings of the run."""
+        return str(self.writer["settings_hash"])
 
 
 @dataclass(frozen=True)
@@ -80,6 +111,17 @@ class TrainedSoFar:
     seconds: float  # spent on steps, in all processes until now
     final_loss: float | None  # nats per token, mean of the last tenth of the steps
 
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> TrainedSoFar:
+        """Read what state.json says. Raises KeyError, TypeError or ValueError for what nobody wrote so."""
+        final_loss = state["final_loss"]
+        return cls(
+            step=int(state["step"]),
+            tokens=int(state["tokens"]),
+            seconds=float(state["seconds"]),
+            final_loss=None if final_loss is None else float(final_loss),
+        )
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -89,8 +131,14 @@ class Checkpoint:
     """
 
     path: Path
-    step: int
-    state: dict[str, Any]  # what state.json holds; the file may come from somebody else
+    so_far: TrainedSoFar
+    provenance: Provenance
+    made_by: dict[str, Any]  # what `made_by` returned where it was written
+
+    @property
+    def step(self) -> int:
+        """Return after which step the checkpoint was written."""
+        return self.so_far.step
 
 
 # --- Writing
@@ -103,17 +151,7 @@ def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_f
     """
     weights = _weights_of(model)
     moments = _moments_of(model, optimizer)
-    state = {
-        "tokens": so_far.tokens,
-        "seconds": so_far.seconds,
-        "final_loss": so_far.final_loss,
-        "fingerprint": plan.provenance.fingerprint,
-        "tokenizer": plan.provenance.tokenizer,
-        "encoding": plan.provenance.encoding,
-        "run": plan.provenance.run,
-        "step": so_far.step,
-        "made_by": made_by(model),
-    }
+    state = {**asdict(so_far), **plan.provenance.as_json(), "made_by": made_by(model)}
     for name, weight in weights.items():
         if not torch.isfinite(weight).all():
             raise NonFiniteWeightsError(f"non-finite weights after step {so_far.step} ({name})")
@@ -197,7 +235,7 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
     the training.
     """
     drop_leftovers(plan.folder)
-    checkpoint = newest_checkpoint(plan.folder, plan.provenance.run)
+    checkpoint = newest_checkpoint(plan.folder, plan.provenance.writer)
     if checkpoint is None or checkpoint.step < steps:
         _check_room(plan.folder, model)
     if checkpoint is None:
@@ -208,13 +246,7 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
         if step_of(path) > checkpoint.step:
             _drop(path)
     _warn_of_changes(checkpoint, model)
-    state = checkpoint.state
-    return TrainedSoFar(
-        step=checkpoint.step,
-        tokens=int(state["tokens"]),
-        seconds=float(state["seconds"]),
-        final_loss=state["final_loss"],
-    )
+    return checkpoint.so_far
 
 
 def _check_room(folder: Path, model: Decoder) -> None:
@@ -241,7 +273,7 @@ def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
 def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
     """Warn if the weights will differ from those of a run that was never stopped."""
     facts_now = made_by(model)
-    facts_before = checkpoint.state["made_by"]
+    facts_before = checkpoint.made_by
     changes = []
     for key, value in facts_now.items():
         if facts_before.get(key) != value:
@@ -272,50 +304,55 @@ def made_by(model: Decoder) -> dict[str, Any]:
 # --- Reading
 
 
-def newest_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
+def newest_checkpoint(folder: Path, writer: Writer) -> Checkpoint | None:
     """Return the newest intact checkpoint; None if there is no checkpoint at all.
 
-    `run` are the settings of its Provenance. Warns of damaged checkpoints, and of the training that is lost
-    with them. Raises RunError if another run wrote the checkpoint, or if all are damaged: a run never begins
-    afresh by itself.
+    `writer` is the run that must have written it. Warns of damaged checkpoints, and of the training that is
+    lost with them. Raises RunError if another run wrote the checkpoint, or if all are damaged: a run never
+    begins afresh by itself.
     """
     damaged: list[str] = []
     paths = checkpoint_paths(folder)
     for path in reversed(paths):
         try:
-            checkpoint = checkpoint_at(path, run)
+            checkpoint = checkpoint_at(path, writer)
         except DamagedCheckpointError as error:
             damaged.append(f"{path.name} ({error})")
             continue
         if damaged:
             lost_steps = step_of(paths[-1]) - checkpoint.step
-            tokens = int(checkpoint.state["tokens"])  # of all steps up to the checkpoint
-            lost = lost_steps * tokens // max(1, checkpoint.step)
+            lost = lost_steps * checkpoint.so_far.tokens // max(1, checkpoint.step)
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
             log.warning(text, ", ".join(damaged), checkpoint.step, f"{lost:,}")
         return checkpoint
     # If a running training has replaced them in the meantime, look again.
     if not all(path.exists() for path in paths):
-        return newest_checkpoint(folder, run)
+        return newest_checkpoint(folder, writer)
     if damaged:
         problem = f"no checkpoint in {folder} is intact: {', '.join(damaged)}"
         raise RunError(problem, hint="remove the run directory to train afresh")
     return None
 
 
-def checkpoint_at(path: Path, run: Mapping[str, Any]) -> Checkpoint:
+def checkpoint_at(path: Path, writer: Writer) -> Checkpoint:
     """Return the checkpoint in a folder. Raises DamagedCheckpointError; RunError if another run wrote it."""
     problem = problem_of(path)
     if problem:
         raise DamagedCheckpointError(problem)
     try:
         state = json.loads((path / "state.json").read_bytes())
-        step = int(state["step"])
-        writer = flat_texts(state["run"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # somebody changed file and manifest
+        checkpoint = Checkpoint(
+            path=path,
+            so_far=TrainedSoFar.of(state),
+            provenance=Provenance.of(state),
+            made_by=dict(state["made_by"]),
+        )
+    except KeyError as error:  # somebody changed file and manifest
+        raise DamagedCheckpointError(f"state.json: there is no {error.args[0]}") from error
+    except (ValueError, TypeError) as error:
         raise DamagedCheckpointError(f"state.json: {first_line(error)}") from error
-    _check_writer(path, writer, flat_texts(run))
-    return Checkpoint(path, step, state)
+    _check_writer(path, flat_texts(checkpoint.provenance.writer), flat_texts(writer))
+    return checkpoint
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:

@@ -45,10 +45,7 @@ class Trained:
     """How a training ended."""
 
     status: str  # finished | diverged (the loss or a gradient is not finite) | interrupted
-    step: int  # the last one
-    tokens: int
-    final_loss: float | None  # nats per token, mean over the last tenth of the steps, as far as made here
-    seconds: float  # spent on steps in this and earlier processes
+    so_far: TrainedSoFar
     reason: str | None = None
     advanced: bool = True  # whether this process made any of the steps
 
@@ -141,17 +138,9 @@ class Tally:
 
     def ended(self, status: str, step: int, reason: str | None = None) -> Trained:
         """Return how the training ended."""
-        end = self.so_far(step)
+        so_far = self.so_far(step)
         self._log_cost_of_validation()
-        return Trained(
-            status=status,
-            step=step,
-            tokens=end.tokens,
-            final_loss=end.final_loss,
-            seconds=end.seconds,
-            reason=reason,
-            advanced=step > self._at_start.step,
-        )
+        return Trained(status, so_far, reason, advanced=step > self._at_start.step)
 
     def _log_cost_of_validation(self) -> None:
         """Log how much of this process's time the validation took."""

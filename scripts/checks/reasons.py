@@ -34,7 +34,7 @@ from posenc.encodings.shared.composed import Composed
 from posenc.evaluation.extensions import Extension, build_extension, default_knobs
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.passes import EvalContext
-from posenc.evaluation.protocols.dispersion import DispersionProtocol
+from posenc.evaluation.protocols.dispersion import Dispersion
 from posenc.evaluation.request import EvalRequest
 from posenc.results.beside.dispersion import SINK_WEIGHT, DispersionCell, RowDispersion, reasons_of
 from posenc.results.statistics.verdicts import COLLAPSED_MARGIN
@@ -210,7 +210,7 @@ class Measured:
         self.model = build_model(run.settings, run.shape, self.store.vocab_size)
         load_weights(run.checkpoint, self.model)
         self.model.eval()
-        self.protocol = DispersionProtocol(DispersionProtocol.Settings(target_fraction=0.25))
+        self.protocol = Dispersion(Dispersion.Settings(target_fraction=0.25))
         lengths = EvalLengths.of([self.train_length, MULTIPLE * self.train_length], self.train_length)
         request = EvalRequest(store=self.store, split="test", lengths=lengths, max_targets=max_targets)
         self.plan = self.protocol.plan(request)

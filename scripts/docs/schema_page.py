@@ -129,7 +129,7 @@ def frozen_fields() -> dict[str, dict[str, str]]:
     """Return name and type of each field of results.json, by the type that it belongs to."""
     frozen = {}
     for cls in types_on_disk():
-        frozen[cls.__name__] = {field: kind for field, kind, _ in fields(cls)}
+        frozen[type_name(cls)] = {field: kind for field, kind, _ in fields(cls)}
     return frozen
 
 
@@ -193,10 +193,21 @@ def type_of(name: str, package: str = "posenc.results") -> type:
     return cls
 
 
+def type_name(cls: type) -> str:
+    """Return what the page calls a type: `Recall` for the numbers that a record has by the key `recall`.
+
+    The frozen fields are listed by these names, so they stay whatever the code calls its types.
+    """
+    for numbers in all_numbers_beside():
+        if record_type(numbers) is cls:
+            return numbers.key.capitalize()
+    return cls.__name__
+
+
 def table(cls: type) -> str:
     """Return a heading, the first line of the docstring, and a row for each field."""
     about = inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
-    lines = [f"### {cls.__name__}", "", about, "", "| field | type | meaning |", "|---|---|---|"]
+    lines = [f"### {type_name(cls)}", "", about, "", "| field | type | meaning |", "|---|---|---|"]
     for field, kind, meaning in fields(cls):
         lines.append(f"| `{field}` | `{escaped(kind)}` | {escaped(meaning)} |")
     return "\n".join([*lines, ""])
@@ -277,7 +288,7 @@ def json_type(hint: Any) -> str:
     if origin is dict:
         value = json_type(options[1])
         return "object" if value == "Any" else f"object of {in_brackets(value)}"
-    return JSON_NAMES.get(hint) or hint.__name__
+    return JSON_NAMES.get(hint) or type_name(hint)
 
 
 def in_brackets(kind: str) -> str:

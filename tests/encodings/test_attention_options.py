@@ -7,7 +7,7 @@ from tiny_model import encoding_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc.core.errors import UserError
-from posenc.encodings.attention_options import attention_options, chosen_options, without_options
+from posenc.encodings.attention_options import attention_options, chosen_options
 from posenc.encodings.attention_options.entmax import entmax15
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import build_options
@@ -182,6 +182,10 @@ def test_asentmax_is_refused_beside_another_scale():
     message = refusal(encoding_of("rope", 16), normalizer="asentmax", scale="logn")
     assert "attention.normalizer=asentmax" in message
     assert "attention.scale=none" in message
+
+
+def without_options():
+    return {cls.key: cls.off for cls in attention_options()}
 
 
 def test_without_options_nothing_is_chosen():

@@ -7,7 +7,7 @@ from tiny_model import T
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import default_knobs
 from posenc.evaluation.protocols import protocol_names
-from posenc.evaluation.resolve import keys_read, resolve_evaluation
+from posenc.evaluation.resolve import resolve_evaluation
 from posenc.settings.tree import ExtendRequest
 
 TUNED = ExtendRequest(name="yarn", **default_knobs("yarn"), tune=True, tries=3)
@@ -111,11 +111,3 @@ def test_a_protocol_of_planted_pairs_refuses_a_given_model():
 def test_key_tokens_refuses_a_model_with_its_own_tokenizer():
     with pytest.raises(UserError, match="this model's tokenizer"):
         resolved(protocols=["key-tokens"]).check_transformers_model()
-
-
-@pytest.mark.parametrize(
-    ("names", "keys"),
-    [(["positions"], set()), (["fixed-target"], {"target_fraction"}), (["recall"], {"recall"})],
-)
-def test_a_protocol_reads_its_own_keys(names, keys):
-    assert keys_read(names) == keys

@@ -1,6 +1,7 @@
 """Numbers that are not finite and memory that runs out, in an evaluation and in training."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -27,9 +28,9 @@ def change_losses_beyond(limit, change):
     real_forward = passes.forward
 
     def forward(*arguments):
-        losses, best = real_forward(*arguments)
+        losses = real_forward(*arguments)
         positions = arguments[2]
-        return (change(losses), best) if len(positions) > limit else (losses, best)
+        return replace(losses, nats=change(losses.nats)) if len(positions) > limit else losses
 
     return forward
 

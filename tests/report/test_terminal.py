@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from fake_runs import T, compared, edit_json, record, write_run
 
+from posenc.core.console import terminal_width, write
 from posenc.core.paths import choice_files
 from posenc.report.end_of_run import show_runs
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.sentences.shared import shown_columns
-from posenc.report.terminal import terminal_width, write
 from posenc.results import load_runs
 
 

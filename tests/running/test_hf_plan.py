@@ -38,7 +38,7 @@ def plan(checkpoint, corpus, working_folder, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("too early")
 
-    monkeypatch.setattr(subject_hf, "load_weights", refuse)
+    monkeypatch.setattr(subject_hf, "load_hf_model", refuse)
     monkeypatch.setattr("posenc.running.evaluate.prepare", refuse)
     monkeypatch.setattr(machine_rates, "CALIBRATION_SECONDS", 0.01)
 
@@ -84,7 +84,7 @@ def test_a_length_that_only_bytes_have_is_refused_before_the_text_is_tokenised(p
 
 def test_parameters_are_counted_by_the_headers_of_the_files(plan, checkpoint):
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
-    sizes = plan().subject.sizes
+    sizes = plan().given_model.sizes
     assert sizes.parameters == sum(parameter.numel() for parameter in model.parameters())
     layers = [p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2]
     assert sizes.products == sum(parameter.numel() for parameter in layers)
@@ -92,9 +92,9 @@ def test_parameters_are_counted_by_the_headers_of_the_files(plan, checkpoint):
 
 def test_parameters_without_headers_are_those_of_an_outline(plan, monkeypatch):
     """Files of torch have no header, and a model of the hub may not be loaded yet."""
-    sizes = plan().subject.sizes
+    sizes = plan().given_model.sizes
     monkeypatch.setattr(subject_hf, "stored_tensors", lambda checkpoint: None)
-    assert plan().subject.sizes == sizes
+    assert plan().given_model.sizes == sizes
 
 
 def test_of_experts_those_count_that_a_token_is_sent_to():
@@ -112,10 +112,10 @@ def test_a_damaged_header_leaves_the_sizes_unknown(tmp_path, header):
 
 def test_weights_that_a_folder_holds_twice_count_once(plan, checkpoint, tmp_path):
     """Repositories of Mistral have consolidated.safetensors beside the files that transformers reads."""
-    sizes = plan().subject.sizes
+    sizes = plan().given_model.sizes
     folder = shutil.copytree(checkpoint, tmp_path / "twice")
     shutil.copy(folder / "model.safetensors", folder / "consolidated.safetensors")
-    assert plan(f"subject.path={folder}").subject.sizes == sizes
+    assert plan(f"subject.path={folder}").given_model.sizes == sizes
 
 
 def test_of_a_download_that_stopped_the_sizes_are_those_of_an_outline(plan, checkpoint, tmp_path):
@@ -125,9 +125,9 @@ def test_of_a_download_that_stopped_the_sizes_are_those_of_an_outline(plan, chec
     model.save_pretrained(folder, max_shard_size="20KB")
     parts = sorted(folder.glob("model-*.safetensors"))
     assert len(parts) > 1
-    sizes = plan(f"subject.path={folder}").subject.sizes
+    sizes = plan(f"subject.path={folder}").given_model.sizes
     parts[0].unlink()
-    assert plan(f"subject.path={folder}", only_estimate=True).subject.sizes == sizes
+    assert plan(f"subject.path={folder}", only_estimate=True).given_model.sizes == sizes
 
 
 def test_a_job_of_a_sweep_gets_what_its_checkpoint_needs(plan, monkeypatch):
@@ -136,27 +136,27 @@ def test_a_job_of_a_sweep_gets_what_its_checkpoint_needs(plan, monkeypatch):
     job = plan()
     composed = ComposedJob(["subject=hf"], job.settings)
     (task,) = make_tasks("eval", parse(["-m", "subject=hf"]), [CheckedJob(composed, job)])
-    assert task.weights == job.subject.sizes.parameters
+    assert task.weights == job.given_model.sizes.parameters
     assert task.threads == 6
-    assert task.memory > PROCESS_BYTES + job.subject.sizes.weight_bytes
+    assert task.memory > PROCESS_BYTES + job.given_model.sizes.weight_bytes
     assert task.lock == job.lock == "run"
 
 
 def test_weights_are_read_once_for_their_digest(checkpoint, working_folder, monkeypatch):
-    read = hf_checkpoint.read_checkpoint(str(checkpoint), "main", False)
-    first = hf_checkpoint.identity_of(read)
+    read = hf_checkpoint.read_hf_checkpoint(str(checkpoint), "main", False)
+    first = hf_checkpoint.id_of_weights(read)
     monkeypatch.setattr(hf_checkpoint, "sha256_of_file", None)
-    assert hf_checkpoint.identity_of(read) == first
+    assert hf_checkpoint.id_of_weights(read) == first
 
 
 def test_weights_that_were_written_again_have_another_digest(checkpoint, working_folder, tmp_path):
     folder = shutil.copytree(checkpoint, tmp_path / "copy")
-    first = hf_checkpoint.identity_of(hf_checkpoint.read_checkpoint(str(folder), "main", False))
+    first = hf_checkpoint.id_of_weights(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
     weights = folder / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    again = hf_checkpoint.identity_of(hf_checkpoint.read_checkpoint(str(folder), "main", False))
+    again = hf_checkpoint.id_of_weights(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
     assert again != first
 
 
@@ -174,7 +174,7 @@ def without_transformers(monkeypatch):
 
 
 def test_a_dry_run_needs_no_transformers(plan, without_transformers):
-    assert plan(only_estimate=True).subject.sizes.parameters > 0
+    assert plan(only_estimate=True).given_model.sizes.parameters > 0
 
 
 def test_a_dry_run_reads_no_weights_for_their_digest(plan, monkeypatch):
@@ -186,7 +186,7 @@ def test_a_dry_run_plans_what_an_evaluation_plans(plan):
     estimated = plan("eval.max_targets=500", only_estimate=True)
     planned = plan("eval.max_targets=500")
     assert estimated.evaluation.settings == planned.evaluation.settings
-    assert estimated.subject.sizes == planned.subject.sizes
+    assert estimated.given_model.sizes == planned.given_model.sizes
     assert estimated.notes == planned.notes
 
 
@@ -198,9 +198,9 @@ def test_what_a_dry_run_chose_is_measured(plan, monkeypatch):
 
 def test_a_dry_run_asks_transformers_for_the_sizes_of_other_weights(plan, monkeypatch):
     """Weights of another format than safetensors are counted in an outline of the model."""
-    counted = plan(only_estimate=True).subject.sizes
+    counted = plan(only_estimate=True).given_model.sizes
     monkeypatch.setattr(hf_checkpoint, "_tensors_of_file", lambda file: [])
-    sizes = plan(only_estimate=True).subject.sizes
+    sizes = plan(only_estimate=True).given_model.sizes
     assert sizes.products == counted.products
 
 

@@ -7,9 +7,9 @@ from fake_runs import edit_json, read_json
 
 from posenc.core.errors import UserError
 from posenc.evaluation.models.configurations import rope_settings, trained_length
-from posenc.running.hf_checkpoint import StoredTensor, read_checkpoint, stored_dtype
+from posenc.running.hf_checkpoint import StoredTensor, read_hf_checkpoint, stored_dtype
 from posenc.running.plain_checkpoint import PLAIN_TYPES, STATED, read_plainly
-from posenc.running.unloaded_model import sizes_of
+from posenc.running.unloaded_model import model_sizes
 
 WEIGHT = StoredTensor("layers.0.mlp.up", (32, 64), 8192)
 
@@ -31,14 +31,14 @@ def facts_of(checkpoint):
         "dtype": stored_dtype(checkpoint),
         "rotation": rope_settings(config),
         "is_quantised": checkpoint.is_quantised,
-        "sizes": sizes_of(config, [WEIGHT], 4.0),
+        "sizes": model_sizes(config, [WEIGHT], 4.0),
     }
 
 
 @pytest.mark.parametrize("architecture", PLAIN_TYPES)
 def test_a_plain_configuration_says_what_transformers_says(architecture, tmp_path):
     path = saved(tmp_path, architecture, dtype="bfloat16")
-    assert facts_of(read_plainly(path)) == facts_of(read_checkpoint(path, "main", False))
+    assert facts_of(read_plainly(path)) == facts_of(read_hf_checkpoint(path, "main", False))
 
 
 def test_an_older_configuration_is_read(tmp_path):
@@ -46,7 +46,7 @@ def test_an_older_configuration_is_read(tmp_path):
     path = saved(tmp_path)
     older = {"rope_theta": 1234.0, "rope_scaling": None, "torch_dtype": "bfloat16"}
     edit_json(tmp_path / "config.json", rope_parameters=None, dtype=None, **older)
-    assert facts_of(read_plainly(path)) == facts_of(read_checkpoint(path, "main", False))
+    assert facts_of(read_plainly(path)) == facts_of(read_hf_checkpoint(path, "main", False))
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_the_share_of_a_job(monkeypatch, device, settings, cpus, gpus):
     monkeypatch.delenv("OMP_NUM_THREADS")
     sweep = SWEEP.with_changes(slots=2)
     share = launch._share(replace(TASK, device=device), SETTINGS.with_changes(**settings), sweep)
-    assert share == launch.Share(cpus, gpus)
+    assert share == launch.NodeShare(cpus, gpus)
 
 
 # --- what a node runs

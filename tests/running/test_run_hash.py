@@ -89,17 +89,17 @@ DEFINING = [
 
 @pytest.mark.parametrize("overrides", FREE)
 def test_what_does_not_define_a_run_leaves_its_hash(plan, overrides):
-    assert plan(*overrides.split()).hash == plan().hash
+    assert plan(*overrides.split()).settings_hash == plan().settings_hash
 
 
 def test_everything_that_defines_a_run_changes_its_hash(plan):
-    hashes = [plan(*overrides.split()).hash for overrides in DEFINING]
-    assert len({plan().hash, *hashes}) == len(DEFINING) + 1
+    hashes = [plan(*overrides.split()).settings_hash for overrides in DEFINING]
+    assert len({plan().settings_hash, *hashes}) == len(DEFINING) + 1
 
 
 def test_options_that_are_off_are_no_part_of_what_is_hashed(plan):
     """So that runs keep their names that were stored before there were these options."""
-    attention = plan().run_settings.identity()["attention"]
+    attention = plan().run_settings.hashed_settings()["attention"]
     assert attention == {"name": "mha", "qk_norm": False, "window": None, "scale": "none"}
 
 
@@ -115,24 +115,24 @@ def test_a_stored_run_without_the_options_has_them_off(plan):
 def test_the_kind_of_plant_that_was_first_is_no_part_of_what_is_hashed(plan):
     """So that runs keep their names that were stored before there were several."""
     plant = PLANT.format(8)
-    assert plan(plant.replace("{", "{kind:tokens,")).hash == plan(plant).hash
+    assert plan(plant.replace("{", "{kind:tokens,")).settings_hash == plan(plant).settings_hash
 
 
 def test_another_revision_of_the_encoding_is_another_run(plan, monkeypatch):
-    before = plan().hash
+    before = plan().settings_hash
     monkeypatch.setattr(encoding_class("rope"), "revision", 99)
-    assert plan().hash != before
+    assert plan().settings_hash != before
 
 
 def test_a_corpus_counts_by_its_text_not_by_its_place(plan, corpus, working_folder):
     shutil.copytree(corpus, working_folder / "moved")
-    assert plan(f"data.paths={working_folder / 'moved'}").hash == plan().hash
+    assert plan(f"data.paths={working_folder / 'moved'}").settings_hash == plan().settings_hash
 
 
 def test_another_text_is_another_run(plan, corpus, working_folder):
     shutil.copytree(corpus, working_folder / "moved")
     (working_folder / "moved" / "000.txt").write_text("other text")
-    assert plan(f"data.paths={working_folder / 'moved'}").hash != plan().hash
+    assert plan(f"data.paths={working_folder / 'moved'}").settings_hash != plan().settings_hash
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def begun_in_bf16(plan, monkeypatch):
 def test_auto_finds_a_run_that_was_begun_in_the_other_precision(plan, begun_in_bf16):
     job = plan("train.precision=auto")
     assert job.directory == begun_in_bf16.directory
-    assert job.hash == begun_in_bf16.hash
+    assert job.settings_hash == begun_in_bf16.settings_hash
 
 
 def test_auto_goes_on_in_the_precision_that_a_run_was_begun_in(plan, begun_in_bf16):
@@ -191,12 +191,12 @@ def test_a_schedule_ends_its_stages_by_their_shares(plan):
 
 def test_the_directory_is_named_by_what_is_trained_and_the_hash(plan):
     job = plan()
-    assert job.directory == Path(f"runs/default/rope-d32L2H2M4-T16-s0-{job.hash}")
+    assert job.directory == Path(f"runs/default/rope-d32L2H2M4-T16-s0-{job.settings_hash}")
 
 
 def test_a_name_of_the_users_own_takes_the_readable_part(plan):
     job = plan("name=mine", "experiment_name=trial", "runs_dir=out")
-    assert job.directory == Path(f"out/trial/mine-{job.hash}")
+    assert job.directory == Path(f"out/trial/mine-{job.settings_hash}")
 
 
 @pytest.mark.parametrize(

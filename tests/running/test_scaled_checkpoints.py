@@ -7,7 +7,7 @@ import transformers
 from hf_models import LONG
 
 from posenc.evaluation.models.transformers import TransformersModel
-from posenc.running.hf_checkpoint import load_weights, outline_of, read_checkpoint
+from posenc.running.hf_checkpoint import load_hf_model, outline_of, read_hf_checkpoint
 from posenc.running.rotation_notes import notes_on_rotation
 
 EQUAL = {"mscale": 1.0, "mscale_all_dim": 1.0}
@@ -23,12 +23,12 @@ def folder(kind, tmp_path):
 @pytest.fixture
 def checkpoint(folder):
     """The same as posenc reads it."""
-    return read_checkpoint(str(folder), "main", trust_remote_code=False)
+    return read_hf_checkpoint(str(folder), "main", trust_remote_code=False)
 
 
 @pytest.mark.parametrize("kind", hf_models.SCALED)
 def test_a_checkpoint_is_measured_as_transformers_loads_it(kind, folder, checkpoint):
-    subject = TransformersModel(load_weights(checkpoint, torch.float32, None), LONG)
+    subject = TransformersModel(load_hf_model(checkpoint, torch.float32, None), LONG)
     tokens = torch.randint(250, (2, WINDOW), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = transformers.AutoModelForCausalLM.from_pretrained(folder)(tokens).logits
@@ -38,7 +38,7 @@ def test_a_checkpoint_is_measured_as_transformers_loads_it(kind, folder, checkpo
 @pytest.mark.parametrize("kind", [kind for kind in hf_models.SCALED if kind != "dynamic"])
 def test_the_rotation_is_known_before_the_weights_are_read(kind, checkpoint):
     outlined = TransformersModel(outline_of(checkpoint), LONG).rotation
-    loaded = TransformersModel(load_weights(checkpoint, torch.float32, None), LONG).rotation
+    loaded = TransformersModel(load_hf_model(checkpoint, torch.float32, None), LONG).rotation
     torch.testing.assert_close(outlined.theta, loaded.theta, atol=0, rtol=0)
 
 
@@ -51,7 +51,7 @@ def notes(tmp_path):
         sizes = hf_models.SIZES | hf_models.LLAMA | changes
         sizes["rope_parameters"] = sizes["rope_parameters"] | rope
         transformers.AutoConfig.for_model(architecture, **sizes).save_pretrained(tmp_path)
-        checkpoint = read_checkpoint(str(tmp_path), "main", trust_remote_code=False)
+        checkpoint = read_hf_checkpoint(str(tmp_path), "main", trust_remote_code=False)
         return notes_on_rotation(checkpoint, is_extended=is_extended)
 
     return notes_on

@@ -9,7 +9,7 @@ import yaml
 from in_process import called_in
 
 import posenc as px
-from posenc.running.tuned_rate import validation_loss
+from posenc.running.tuned_rate import stored_validation_loss
 from posenc.tracking.curves import curve_points, summary_of
 
 SEED = 100  # of experiment=tuning
@@ -56,7 +56,7 @@ def test_rates_are_judged_on_validation_documents_by_a_seed_of_their_own(tuned):
     for run in px.load_runs("runs/tuning"):
         assert run.seed == SEED
         assert {record["split"] for record in run.records} <= {"validation"}
-        loss = validation_loss(run)
+        loss = stored_validation_loss(run)
         if loss is not None:
             losses[run.config["train"]["lr"]] = loss
     assert min(losses, key=lambda rate: losses[rate]) == BEST
@@ -123,4 +123,4 @@ def test_the_wandb_sweep_of_the_page_trains_and_has_its_metric(words, posenc):
     assert run.config["train"]["lr"] == 0.00123
     assert run.config["optim"]["weight_decay"] == 0.0
     logged = summary_of(curve_points(run.records, run.config))
-    assert logged[sweep["metric"]["name"]] == validation_loss(run)
+    assert logged[sweep["metric"]["name"]] == stored_validation_loss(run)

@@ -68,15 +68,15 @@ FREE = [
 
 
 @pytest.mark.parametrize(("key", "value"), DEFINING)
-def test_a_defining_setting_changes_the_identity(composed, key, value):
+def test_a_defining_setting_is_hashed(composed, key, value):
     other = RunSettings.model_validate(changed(composed, key, value))
-    assert other.identity() != RunSettings.model_validate(composed).identity()
+    assert other.hashed_settings() != RunSettings.model_validate(composed).hashed_settings()
 
 
 @pytest.mark.parametrize(("key", "value"), FREE)
-def test_a_free_setting_leaves_the_identity(composed, key, value):
+def test_a_free_setting_is_not_hashed(composed, key, value):
     other = RunSettings.model_validate(changed(composed, key, value))
-    assert other.identity() == RunSettings.model_validate(composed).identity()
+    assert other.hashed_settings() == RunSettings.model_validate(composed).hashed_settings()
 
 
 @pytest.mark.parametrize("key", ["seed", "context_length", "model.d_model", "train.tokens"])
@@ -91,7 +91,7 @@ def test_size_names_the_corpus(composed):
 def test_a_place_is_no_part_of_a_tokenizer(composed):
     tokenizer = {"name": "hf", "path": "here/tokenizer.json", "revision": "main"}
     settings = RunSettings.model_validate({**composed, "tokenizer": tokenizer})
-    assert settings.identity()["tokenizer"] == {"name": "hf", "revision": "main"}
+    assert settings.hashed_settings()["tokenizer"] == {"name": "hf", "revision": "main"}
 
 
 @pytest.mark.parametrize(

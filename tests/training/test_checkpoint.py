@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
-from tiny_model import OPTIMIZATION, STEPS, build, plan_of, run
+from tiny_model import OPTIMIZATION, STEPS, build, plan_of, run, sha256
 
 from posenc.core import atomic_files
 from posenc.core.errors import RunError
@@ -203,6 +203,24 @@ def test_after_damage_the_one_before_is_used_and_the_loss_is_told(folder, name, 
         assert newest_checkpoint(folder, RUN).step == 6
     assert "step-00000009" in caplog.text
     assert f"back to step 6: {3 * BATCH_TOKENS} tokens of training are lost" in caplog.text
+
+
+def without(path, key, *, of=None):
+    """Remove a key of state.json, or of the part `of` of it, and mend the manifest."""
+    state = json.loads((path / "state.json").read_text())
+    del (state if of is None else state[of])[key]
+    (path / "state.json").write_text(json.dumps(state))
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["state.json"] = sha256(path / "state.json")
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(("key", "part"), [("tokens", None), ("made_by", None), ("settings_hash", "run")])
+def test_a_state_that_lacks_a_key_is_damage(folder, key, part):
+    path = folder / "step-00000009"
+    without(path, key, of=part)
+    with pytest.raises(checkpoint.DamagedCheckpointError, match=f"state.json: there is no {key}"):
+        checkpoint.checkpoint_at(path, RUN)
 
 
 @damaged_ways

@@ -93,7 +93,7 @@ def test_a_log_has_the_rate_of_its_last_update(by_the_loop):
 def test_the_final_loss_is_the_mean_of_the_last_tenth_of_the_steps(store, tmp_path):
     logged = []
     trained = run(build("rope", store), store, tmp_path, logged=logged, steps=20, log_every=1)
-    assert trained.final_loss == (logged[-2].loss + logged[-1].loss) / 2
+    assert trained.so_far.final_loss == (logged[-2].loss + logged[-1].loss) / 2
 
 
 def test_every_step_draws_positions_of_its_own_by_seed_and_step(store, tmp_path):
@@ -122,7 +122,7 @@ def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):
     model.blocks[0].register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape[:2])))
     trained = run(model, store, tmp_path / "run", sampler=growing(store))
     assert shapes == [(16, T // 4)] * 4 + [(8, T // 2)] * 4 + [(4, T)] * 4
-    assert trained.tokens == STEPS * WINDOWS * T
+    assert trained.so_far.tokens == STEPS * WINDOWS * T
 
 
 def test_positions_of_a_short_window_begin_at_zero(store, tmp_path):
@@ -167,7 +167,7 @@ def test_a_step_that_is_not_finite_ends_the_training_and_says_why(poisoned, stor
     kind, model, _ = poisoned
     trained = run(model, store, tmp_path)
     assert trained.status == "diverged"
-    assert trained.step == 7
+    assert trained.so_far.step == 7
     assert trained.reason == f"non-finite {kind} at step 8"
 
 
@@ -234,7 +234,7 @@ def test_stopped_and_continued_is_not_stopped(store, tmp_path, encoding, trainin
     continued = run(second_model, store, tmp_path / "stopped", **training)
 
     assert stopped.status == "interrupted"
-    assert stopped.step == stop
+    assert stopped.so_far.step == stop
     assert continued.status == "finished"
-    assert continued.step == STEPS
+    assert continued.so_far.step == STEPS
     assert on_disk(tmp_path / "stopped") == on_disk(tmp_path / "whole")

@@ -47,11 +47,6 @@ def option_keys() -> dict[str, Any]:
     return types
 
 
-def without_options() -> dict[str, Any]:
-    """Return, for each key, the value that switches its options off."""
-    return {cls.key: cls.off for cls in attention_options()}
-
-
 def chosen_options(settings: Mapping[str, Any]) -> list[tuple[type[AttentionOption], Any]]:
     """Return the options that the group `attention` switches on, each with its value, in their order."""
     chosen: list[tuple[type[AttentionOption], Any]] = []

@@ -15,7 +15,7 @@ from posenc.core.paths import choice_file
 from posenc.encodings.building import without_name
 from posenc.encodings.modules import classes_with_a_name
 from posenc.evaluation.extensions.base import Extension, Length, NotForThisEncodingError, Times, leaves
-from posenc.evaluation.models import Subject
+from posenc.evaluation.models import MeasuredModel
 from posenc.settings.base import Choice
 from posenc.settings.signature import check_choice
 
@@ -58,7 +58,9 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": choice.name, **stored}
 
 
-def build_extension(settings: Mapping[str, Any], model: Subject, *, tune: bool = False) -> Extension | None:
+def build_extension(
+    settings: Mapping[str, Any], model: MeasuredModel, *, tune: bool = False
+) -> Extension | None:
     """Build the extension for this model; None for `none`. Missing knobs come from its YAML.
 
     Raises UserError, among other things for an extension whose knobs have no default (`longrope`). With

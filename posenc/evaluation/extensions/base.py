@@ -18,7 +18,7 @@ from posenc.encodings.attention_options.base import CountingOption
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.shared.composed import Composed
 from posenc.evaluation.lengths import resolve_length
-from posenc.evaluation.models import Subject
+from posenc.evaluation.models import MeasuredModel
 from posenc.settings.numbers import check_between
 
 Length = int | str | None  # in tokens, or as a multiple of T such as 0.5x
@@ -42,7 +42,7 @@ class Extension:
     extension does not apply to the model, and UserError for a knob out of range.
     """
 
-    model: Subject
+    model: MeasuredModel
 
     name: ClassVar[str]
     paper: ClassVar[str]

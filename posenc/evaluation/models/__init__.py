@@ -3,4 +3,4 @@
 from posenc.evaluation.models.callables import CallableModel
 from posenc.model.decoder import Decoder
 
-Subject = Decoder | CallableModel  # what can be measured
+MeasuredModel = Decoder | CallableModel  # what can be measured

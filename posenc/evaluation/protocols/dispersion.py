@@ -24,7 +24,7 @@ from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums
-from posenc.results.beside.dispersion import Dispersion
+from posenc.results.beside.dispersion import DispersionByLayer
 from posenc.settings.numbers import Share
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class WatchedBlocks(Blocks):
         return window > self.context_length and 2 * self.block <= self.context_length
 
 
-class DispersionProtocol(Protocol[WatchedBlocks]):
+class Dispersion(Protocol[WatchedBlocks]):
     name = "dispersion"
     title = "what attention does"
     explain = "entropy of attention, weight on the first token, variance of the output: why a row fails"
@@ -86,7 +86,7 @@ class DispersionProtocol(Protocol[WatchedBlocks]):
         from posenc.evaluation.attention import watch_windows  # here, since it imports torch
 
         watched = watch_windows(context, plan.stops(context), window, plan.block)
-        dispersion = Dispersion(
+        dispersion = DispersionByLayer(
             entropy=watched.attention.entropy.tolist(),
             first=watched.attention.first.tolist(),
             variance=watched.attention.variance.tolist(),
@@ -116,7 +116,7 @@ def _far_nats(context: EvalContext, plan: WatchedBlocks, window: int) -> float |
         return None
 
 
-def is_finite(dispersion: Dispersion) -> bool:
+def is_finite(dispersion: DispersionByLayer) -> bool:
     """Tell whether all numbers are finite."""
     values = [*dispersion["entropy"], *dispersion["first"], *dispersion["variance"]]
     if dispersion["far_nats"] is not None:

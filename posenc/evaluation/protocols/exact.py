@@ -23,7 +23,7 @@ from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums
-from posenc.results.beside.exact import Exact as ExactCounts
+from posenc.results.beside.exact import ExactCounts
 from posenc.settings.numbers import Flag, Whole
 
 if TYPE_CHECKING:

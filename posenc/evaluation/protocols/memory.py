@@ -34,7 +34,7 @@ from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums
-from posenc.results.beside.memory import Memory as MemoryByWindow
+from posenc.results.beside.memory import MemoryByWindow
 from posenc.results.records import JsonInterval
 from posenc.results.statistics.documents import ratio_interval
 from posenc.settings.base import Settings as SettingsGroup

@@ -38,7 +38,7 @@ from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums, sums_by_document
-from posenc.results.beside.needle import Needle as NeedleCounts
+from posenc.results.beside.needle import NeedleCounts
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Number, Whole, check_whole
 

@@ -33,7 +33,7 @@ from posenc.evaluation.lengths import EvalLengths, nearest_length
 from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums, sums_by_document
-from posenc.results.beside.recall import Recall as RecallCounts
+from posenc.results.beside.recall import RecallCounts
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Text, Whole, check_whole
 from posenc.settings.tree import LARGEST_ALPHABET, LONGEST_CONTEXT, PlantSettings, TokensOrMultiple

@@ -36,7 +36,7 @@ from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.protocols.base import Protocol, ProtocolSettings
 from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums
-from posenc.results.beside.ruler import Ruler as RulerCounts
+from posenc.results.beside.ruler import RulerCounts
 from posenc.settings.base import Settings as SettingsGroup
 from posenc.settings.numbers import Text, Whole
 
@@ -97,7 +97,7 @@ class RulerPlan(Plan):
         return 1  # an answer has a few tokens, whose number is known only when it is drawn
 
 
-class RulerProtocol(Protocol[RulerPlan]):
+class Ruler(Protocol[RulerPlan]):
     name = "ruler"
     title = "RULER's needles"
     explain = "values that RULER's prompts hide and ask for, found in what the model writes"

@@ -42,7 +42,7 @@ Reason = Literal["positions", "spread", "sink"]
 # --- in a record
 
 
-class Dispersion(TypedDict):
+class DispersionByLayer(TypedDict):
     """What attention does for the queries of the targets: lists have a mean for each layer."""
 
     entropy: Annotated[list[Number], MinLen(1)]  # nats
@@ -51,13 +51,13 @@ class Dispersion(TypedDict):
     far_nats: Number | None  # per token: last T tokens, the older half as far as the window; null up to T
 
 
-def _check(dispersion: Dispersion) -> Dispersion:
+def _check(dispersion: DispersionByLayer) -> DispersionByLayer:
     """Return the dispersion if its lists are equally long. Raises ValueError."""
     check_aligned(dispersion["entropy"], dispersion["first"], dispersion["variance"])
     return dispersion
 
 
-RECORD = Annotated[Dispersion, AfterValidator(_check)]
+RECORD = Annotated[DispersionByLayer, AfterValidator(_check)]
 
 
 # --- in a row
@@ -144,7 +144,7 @@ def _rows_of(table: TableBeside) -> list[RowDispersion | None]:
     return rows
 
 
-DISPERSION: NumbersBeside[Dispersion, RowDispersion, None] = NumbersBeside(
+DISPERSION: NumbersBeside[DispersionByLayer, RowDispersion, None] = NumbersBeside(
     protocol="dispersion", rows_of=_rows_of, order=50
 )
 

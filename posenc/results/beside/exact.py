@@ -28,7 +28,7 @@ QUARTILES_FROM = 5  # seeds; with fewer there are no quartiles
 # --- in a record
 
 
-class Exact(TypedDict):
+class ExactCounts(TypedDict):
     """Answers of instances of a task in windows of one length: how many are right."""
 
     size: Positive  # of the instances, as the task counts it
@@ -40,7 +40,7 @@ class Exact(TypedDict):
     generated_tokens_right: NotRequired[Count]  # right tokens in the answers that the model itself wrote
 
 
-RECORD = Exact
+RECORD = ExactCounts
 
 
 # --- in a row
@@ -110,7 +110,7 @@ def _rows_of(table: TableBeside) -> list[RowExact | None]:
 
 # Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
 # no column in tables of losses. It comes after the table of `recall`, whose order is 10.
-EXACT: NumbersBeside[Exact, RowExact, ExactColumns] = NumbersBeside(
+EXACT: NumbersBeside[ExactCounts, RowExact, ExactColumns] = NumbersBeside(
     protocol="exact", rows_of=_rows_of, columns_of=_columns_of, is_beside_losses=False, order=20
 )
 
@@ -135,7 +135,7 @@ def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float
     )
 
 
-def _within(member: Member) -> Exact | None:
+def _within(member: Member) -> ExactCounts | None:
     """Return the answers of a run as trained, in windows of T."""
     return None if member.crop_line is None else EXACT.measured(member.crop_line)
 
@@ -149,7 +149,7 @@ def _has_learned(member: Member, level: float) -> bool:
 def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
     """Return the answers of seeds in a window; None if any of them has no number there."""
     windows: list[int] = []
-    answers: list[Exact] = []
+    answers: list[ExactCounts] = []
     for member in members:
         measurement = member.by_multiple.get(multiple)
         answers_of_seed = None if measurement is None else EXACT.measured(measurement)
@@ -170,7 +170,7 @@ def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
     )
 
 
-def _generated(answers: Sequence[Exact]) -> Spread | None:
+def _generated(answers: Sequence[ExactCounts]) -> Spread | None:
     """Return the share of right tokens among those that seeds wrote themselves; None if a seed wrote none."""
     shares = []
     for answer in answers:

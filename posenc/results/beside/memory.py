@@ -22,7 +22,7 @@ from posenc.results.statistics.intervals import Interval, mean_and_spread
 # --- in a record
 
 
-class Memory(TypedDict):
+class MemoryByWindow(TypedDict):
     """How next-token distributions in a window differ from those in shorter ones: lists of means."""
 
     window: Annotated[list[Positive], MinLen(1)]  # tokens of the shorter windows, ascending
@@ -32,7 +32,7 @@ class Memory(TypedDict):
     lost: list[Number]  # fall of the right token's probability, 0 where it rises
 
 
-def _check(memory: Memory) -> Memory:
+def _check(memory: MemoryByWindow) -> MemoryByWindow:
     """Return the memory if its lists are equally long. Raises ValueError."""
     check_aligned(
         memory["window"], memory["variation"], memory["variation_ci95"], memory["gained"], memory["lost"]
@@ -40,7 +40,7 @@ def _check(memory: Memory) -> Memory:
     return memory
 
 
-RECORD = Annotated[Memory, AfterValidator(_check)]
+RECORD = Annotated[MemoryByWindow, AfterValidator(_check)]
 
 
 # --- in a row
@@ -94,7 +94,9 @@ def _rows_of(table: TableBeside) -> list[RowMemory | None]:
     return [memory_of_row(members) for members in table.rows]
 
 
-MEMORY: NumbersBeside[Memory, RowMemory, None] = NumbersBeside(protocol="memory", rows_of=_rows_of, order=60)
+MEMORY: NumbersBeside[MemoryByWindow, RowMemory, None] = NumbersBeside(
+    protocol="memory", rows_of=_rows_of, order=60
+)
 
 
 def memory_of_row(members: Sequence[Member]) -> RowMemory | None:
@@ -122,7 +124,7 @@ def _cell_of(measured: Sequence[Measurement]) -> MemoryCell:
     return MemoryCell(multiple=first.multiple, window=first.window, seeds=len(alike), shorter=tuple(shorter))
 
 
-def _shorter_window(memories: Sequence[Memory], index: int, train_length: int) -> ShorterWindow:
+def _shorter_window(memories: Sequence[MemoryByWindow], index: int, train_length: int) -> ShorterWindow:
     """Return the shorter window at an index of every seed's lists."""
     window = memories[0]["window"][index]
     variation, spread = mean_and_spread([memory["variation"][index] for memory in memories])

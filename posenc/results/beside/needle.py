@@ -21,7 +21,7 @@ from posenc.results.statistics.proportions import FactCount
 # --- in a record
 
 
-class Needle(TypedDict):
+class NeedleCounts(TypedDict):
     """Facts found in windows of one length, lists with one element for each depth and number of keys."""
 
     depth: Annotated[list[Annotated[float, Ge(0), Le(1)]], MinLen(1)]  # of the asked sentence in the text
@@ -31,13 +31,13 @@ class Needle(TypedDict):
     nats: list[Number]  # mean, per token of a value
 
 
-def _check(needle: Needle) -> Needle:
+def _check(needle: NeedleCounts) -> NeedleCounts:
     """Return the needles if their lists are equally long. Raises ValueError."""
     check_aligned(needle["depth"], needle["keys"], needle["answers"], needle["correct"], needle["nats"])
     return needle
 
 
-RECORD = Annotated[Needle, AfterValidator(_check)]
+RECORD = Annotated[NeedleCounts, AfterValidator(_check)]
 
 
 # --- in a row
@@ -63,7 +63,7 @@ def _rows_of(table: TableBeside) -> list[tuple[NeedleCell, ...] | None]:
 
 # Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
 # no column in tables of losses. It comes after the table of `exact`.
-NEEDLE: NumbersBeside[Needle, tuple[NeedleCell, ...], None] = NumbersBeside(
+NEEDLE: NumbersBeside[NeedleCounts, tuple[NeedleCell, ...], None] = NumbersBeside(
     protocol="needle", rows_of=_rows_of, is_beside_losses=False, order=30
 )
 

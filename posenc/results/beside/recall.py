@@ -49,7 +49,7 @@ Needs = Literal["seeds", "windows"]
 # --- in a record
 
 
-class Recall(TypedDict):
+class RecallCounts(TypedDict):
     """Values recalled in windows of one length, equally long lists; the pairs of the training come first."""
 
     distance: Annotated[list[Positive], MinLen(1)]  # tokens between the two places of the asked pair
@@ -62,13 +62,13 @@ class Recall(TypedDict):
     choices: NotRequired[Positive]  # values that a pair may have: a guess finds one in so many
 
 
-def _check(recall: Recall) -> Recall:
+def _check(recall: RecallCounts) -> RecallCounts:
     """Return the recall if its lists are equally long. Raises ValueError."""
     check_aligned(recall["distance"], recall["pairs"], recall["windows"], recall["correct"], recall["nats"])
     return recall
 
 
-RECORD = Annotated[Recall, AfterValidator(_check)]
+RECORD = Annotated[RecallCounts, AfterValidator(_check)]
 
 
 # --- in a row
@@ -228,7 +228,7 @@ def _farthest_accuracy(recall: RowRecall) -> float | None:
     return None if farthest is None else farthest.accuracy
 
 
-RECALL: NumbersBeside[Recall, RowRecall, RecallColumns] = NumbersBeside(
+RECALL: NumbersBeside[RecallCounts, RowRecall, RecallColumns] = NumbersBeside(
     protocol="recall",
     rows_of=_rows_of,
     columns_of=_columns_of,
@@ -255,7 +255,7 @@ def farthest_recall_of(row: HasNumbersBeside) -> RecallCell | None:
     return recall.beyond[-1] if recall is not None and recall.beyond else None
 
 
-def _recorded(measurement: Measurement) -> Recall:
+def _recorded(measurement: Measurement) -> RecallCounts:
     """Return the recall of a measurement that has some."""
     recall = RECALL.measured(measurement)
     assert recall is not None

@@ -21,7 +21,7 @@ from posenc.results.statistics.proportions import FactCount
 # --- in a record
 
 
-class Ruler(TypedDict):
+class RulerCounts(TypedDict):
     """Values found in windows of one length, lists with one element for each task of RULER."""
 
     task: Annotated[list[str], MinLen(1)]
@@ -30,13 +30,13 @@ class Ruler(TypedDict):
     correct: list[Count]  # values that stand in what the model wrote
 
 
-def _check(ruler: Ruler) -> Ruler:
+def _check(ruler: RulerCounts) -> RulerCounts:
     """Return the values if their lists are equally long. Raises ValueError."""
     check_aligned(ruler["task"], ruler["samples"], ruler["answers"], ruler["correct"])
     return ruler
 
 
-RECORD = Annotated[Ruler, AfterValidator(_check)]
+RECORD = Annotated[RulerCounts, AfterValidator(_check)]
 
 
 # --- in a row
@@ -61,7 +61,7 @@ def _rows_of(table: TableBeside) -> list[tuple[RulerCell, ...] | None]:
 
 # Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
 # no column in tables of losses. It comes after the table of `needle`.
-RULER: NumbersBeside[Ruler, tuple[RulerCell, ...], None] = NumbersBeside(
+RULER: NumbersBeside[RulerCounts, tuple[RulerCell, ...], None] = NumbersBeside(
     protocol="ruler", rows_of=_rows_of, is_beside_losses=False, order=40
 )
 

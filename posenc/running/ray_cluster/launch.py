@@ -33,6 +33,7 @@ from posenc.running.sweep.pool import PROGRESS_SECONDS
 from posenc.running.sweep.resources import THREADS, slots_of_a_gpu, threads_of
 from posenc.running.sweep.task import (
     NOT_STARTED,
+    SAVED,
     SweepResult,
     SweepTask,
     TaskOutcome,
@@ -48,11 +49,10 @@ ADDRESS = "hydra.launcher.address"
 USAGE_STATISTICS = "RAY_USAGE_STATS_ENABLED"
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 1.0  # between two looks at what jobs have printed
-SAVED = "saved as far as it was"
 
 
 @dataclass(frozen=True)
-class Share:
+class NodeShare:
     """Hold what each job gets of its node."""
 
     cpus: int
@@ -65,7 +65,7 @@ class RemoteTask:
 
     local: SweepTask
     order: Order
-    share: Share
+    share: NodeShare
 
     @property
     def name(self) -> str:
@@ -110,12 +110,12 @@ def launch(
         return RaySweep(ray, remote_tasks, settings.restarts, sweep).run()
 
 
-def _share(task: SweepTask, settings: RayLauncherSettings, sweep: SweepSettings) -> Share:
+def _share(task: SweepTask, settings: RayLauncherSettings, sweep: SweepSettings) -> NodeShare:
     """Return what a job gets: what the settings say, or as much as it would get on one machine."""
     gpus = settings.gpus_per_task
     if gpus is None:
         gpus = 1 / slots_of_a_gpu([task], sweep) if task.device == "cuda" else 0
-    return Share(settings.cpus_per_task or threads_of(task), gpus)
+    return NodeShare(settings.cpus_per_task or threads_of(task), gpus)
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def _marker(task: SweepTask) -> Iterator[tuple[Path, str]]:
                 folder.rmdir()
 
 
-def _room(ray: Any, shares: Sequence[Share]) -> int:
+def _room(ray: Any, shares: Sequence[NodeShare]) -> int:
     """Print how many jobs the cluster has room for, each as large as the largest; return it, at least 1."""
     cpus = max(share.cpus for share in shares)
     gpus = max(share.gpus for share in shares)

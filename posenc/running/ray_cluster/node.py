@@ -23,7 +23,7 @@ from posenc.settings.launchers import OWN, SHARED
 BEGINS = "begins"
 PRINTS = "prints"
 # Ray cancels by an exception, which cannot strike while the thread waits for a process
-LOOK_SECONDS = 0.5
+CANCEL_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _wait(process: subprocess.Popen[str]) -> int:
     """Wait for the end of a job and return its exit code. If Ray cancels it, it saves and stops."""
     while True:
         try:
-            return process.wait(LOOK_SECONDS)
+            return process.wait(CANCEL_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
             continue
         except KeyboardInterrupt:

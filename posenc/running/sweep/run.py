@@ -36,8 +36,8 @@ Targets = set[tuple[str, str]]  # (protocol, hash of its targets)
 
 def sweep_name(checked: Sequence[CheckedJob]) -> str:
     """Return the name of a sweep. The same jobs make the same name, so that trackers group them."""
-    identities = [checked_job.composed.identity for checked_job in checked]
-    digest = hashlib.sha256("\n".join(identities).encode()).hexdigest()[:6]
+    settings_texts = [checked_job.composed.settings_text for checked_job in checked]
+    digest = hashlib.sha256("\n".join(settings_texts).encode()).hexdigest()[:6]
     settings = checked[0].composed.settings
     name = settings.experiment_name if isinstance(settings, RunSettings) else "eval"
     return f"{name}-{digest}"

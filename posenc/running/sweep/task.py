@@ -25,6 +25,7 @@ from posenc.settings.tree import EvalSettings
 
 WAITING = "waiting"
 NOT_STARTED = "not started"
+SAVED = "saved as far as it was"  # of a task that a signal ended
 
 # The kernel kills with SIGKILL when memory runs out, but so does a person with kill -9.
 OUT_OF_MEMORY = (
@@ -35,7 +36,7 @@ FILE_SECONDS = 0.5  # between two looks for such a file
 QUOTED_WORD = re.compile(r"='([\w.+-]+)'$")  # data.task='copy': a name that may be a path
 
 PROCESS_BYTES = 6e8  # memory of a process that has loaded torch
-BYTES_A_WEIGHT = 40  # value, gradient, two moments, and the activations of a batch of a common size
+BYTES_A_TRAINED_WEIGHT = 40  # value, gradient, two moments, and the activations of a batch of a common size
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
         return TaskOutcome(FINISHED)
     # a negative code: the signal came before posenc handled signals
     if exit_code in CODES.values() or -exit_code in CODES:
-        return TaskOutcome(INTERRUPTED, "saved as far as it was")
+        return TaskOutcome(INTERRUPTED, SAVED)
     status = read_status(task.directory)
     if exit_code == 1 and task.evaluation is not None and status.get("status") == DIVERGED:
         return TaskOutcome(DIVERGED, status.get("reason"))
@@ -184,17 +185,17 @@ def _needs_of(job: Job, cores: int) -> _Needs:
 
     On a CPU such a model is planned and timed with all cores.
     """
-    subject = job.subject
-    if isinstance(subject, UnloadedModel):
-        sizes = subject.sizes
+    model = job.given_model
+    if isinstance(model, UnloadedModel):
+        sizes = model.sizes
         if job.device.type == "cuda":  # weights pass through the machine's memory on their way to the GPU
             threads = threads_for(sizes.parameters, cores)
             return _Needs(sizes.parameters, threads, PROCESS_BYTES + sizes.weight_bytes)
         longest = job.evaluation.lengths.longest
-        of_passes = subject.memory(job.evaluation.settings.batch_tokens, longest, longest)
+        of_passes = model.memory(job.evaluation.settings.batch_tokens, longest, longest)
         return _Needs(sizes.parameters, cores, PROCESS_BYTES + of_passes + sizes.bytes_of_copy)
     weights = job.run_shape.n_block_weights
-    return _Needs(weights, threads_for(weights, cores), PROCESS_BYTES + BYTES_A_WEIGHT * weights)
+    return _Needs(weights, threads_for(weights, cores), PROCESS_BYTES + BYTES_A_TRAINED_WEIGHT * weights)
 
 
 def _task_names(jobs: Sequence[ComposedJob]) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenc.results.runs import METRICS, last_metrics
+from posenc.results.runs import METRICS_FILE, last_metrics
 from posenc.running.estimate import estimate
 from posenc.running.jobs import CheckedJob
 from posenc.running.sweep.resources import seconds_of_all, threads_of
@@ -35,7 +35,7 @@ class Speed:
         metrics = last_metrics(directory)
         if not metrics.get("tokens_per_second"):
             return None
-        written_at = (directory / METRICS).stat().st_mtime
+        written_at = (directory / METRICS_FILE).stat().st_mtime
         return cls(metrics["tokens"], metrics["tokens_per_second"], written_at)
 
 
@@ -104,7 +104,7 @@ def estimate_sweep(tasks: Sequence[SweepTask], checked: Sequence[CheckedJob], at
         training = job.training
         assert training is not None
         cost = estimate(job, threads_of(task))
-        job.facts.release()  # the documents of all jobs at once may be gigabytes
+        job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         tokens = training.steps * training.batch_windows * job.settings.context_length
         estimates[task.name] = EstimatedTask(
             task.directory, tokens, cost.training_seconds, cost.evaluation_seconds

@@ -1,4 +1,4 @@
-"""Identify a run: by the hash of what defines it, by its name, and by its directory."""
+"""Say which run settings make: its hash, its name, its directory, and what its checkpoints say of it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from posenc.core.paths import expanded, is_folder
 from posenc.data import CorpusFacts, build_tokenizer, is_task
 from posenc.results.identity import trained_name
 from posenc.settings.tree import RunSettings
+from posenc.training.checkpoint import Writer
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Hold what identifies a run: its settings, its corpus and the code of its encoding."""
+class PlannedRun:
+    """Hold what makes a run another one: its settings, its corpus and the code of its encoding."""
 
     settings: RunSettings
     facts: CorpusFacts
     code: dict[str, Any]
 
-    def in_precision(self, precision: str) -> Identity:
+    def in_precision(self, precision: str) -> PlannedRun:
         """Return the same run trained in fp32 or bf16."""
         train = self.settings.train.with_changes(precision=precision)
         return replace(self, settings=self.settings.with_changes(train=train))
@@ -50,24 +51,24 @@ class Identity:
 
 def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) -> str:
     """Return eight hex digits of what defines a run: marked settings, text, tokenizer, code."""
-    identity = settings.identity()
+    hashed = settings.hashed_settings()
     # the file of `hf` may change under the same name; a bpe tokenizer follows from the corpus
     if settings.tokenizer.name == "hf":
-        identity["tokenizer"] = build_tokenizer(settings.tokenizer, facts).identity()
-    identity["corpus"] = facts.identity
-    identity["code"] = code
+        hashed["tokenizer"] = build_tokenizer(settings.tokenizer, facts).identity()
+    hashed["corpus"] = facts.identity
+    hashed["code"] = code
     # eight digits: among 10,000 runs of one experiment two share them with a chance of one in a hundred
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def identity_beside_weights(settings: RunSettings, settings_hash: str | None) -> dict[str, Any]:
+def writer_of(settings: RunSettings, settings_hash: str | None) -> Writer:
     """Return what checkpoints say of the run that wrote them, as plain JSON.
 
     The hash covers the text and the code, too. None: the reader does not know it, and it is not compared.
     """
-    identity = settings.identity()
-    return identity if settings_hash is None else {"settings_hash": settings_hash, **identity}
+    hashed = settings.hashed_settings()
+    return hashed if settings_hash is None else {"settings_hash": settings_hash, **hashed}
 
 
 def readable_name(settings: RunSettings) -> str:
