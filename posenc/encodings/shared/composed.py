@@ -56,6 +56,11 @@ def refusals_of(parts: Sequence[Encoding]) -> dict[str, str]:
     return {option: reason for part in parts for option, reason in part.refuses.items()}
 
 
+def _names(parts: Sequence[Encoding]) -> str:
+    """Return the names of parts for an error; a whole of several parts has none."""
+    return " and ".join(getattr(part, "name", type(part).__name__.lower()) for part in parts)
+
+
 class Composed(Encoding):
     """Let several encodings act as one. Raises ValueError if two of them conflict."""
 
@@ -66,17 +71,15 @@ class Composed(Encoding):
         for hook in EXCLUSIVE_HOOKS:
             parts_with_hook = self._parts_with(hook)
             if len(parts_with_hook) > 1:
-                names = [getattr(part, "name", type(part).__name__.lower()) for part in parts_with_hook]
-                raise ValueError(f"{' and '.join(names)} cannot act together: each decides the {hook} alone")
+                names = _names(parts_with_hook)
+                raise ValueError(f"{names} cannot act together: each decides the {hook} alone")
             is_written_here = getattr(type(self), hook) is not getattr(Encoding, hook)
             if parts_with_hook and not is_written_here:
                 # the method of that part becomes the method of the whole
                 setattr(self, hook, getattr(parts_with_hook[0], hook))
-        turning = [part.name for part in self.parts if part.replaces_product or "rotate" in part.hooks]
+        turning = [part for part in self.parts if part.replaces_product or "rotate" in part.hooks]
         if len(turning) > 1:
-            raise ValueError(
-                f"{' and '.join(turning)} cannot act together: each decides the product q . k alone"
-            )
+            raise ValueError(f"{_names(turning)} cannot act together: each decides the product q . k alone")
         self.replaces_product = any(part.replaces_product for part in self.parts)
         self.scales_with_q = all(part.scales_with_q for part in self.parts)
         declare_as(self, parts)
