@@ -61,6 +61,7 @@ def _run(
         from posenc.training.distributed import run_distributed
 
     line = parse(arguments, command, command_flags)
+    invocation = replace(invocation, config_dir=line.config_dir)
     if _is_another_process() and (line.asks_hydra or dry_run or command == "eval"):
         return 0  # the first process answers, or measures
     if line.asks_hydra:

@@ -47,6 +47,7 @@ class RunStatus(TypedDict, total=False):
     versions: dict[str, str]  # of Python and the libraries
     git_commit: str | None  # of the clone, with `+` if it was changed
     overrides: list[str] | None  # of the command line; null for a model that was given
+    config_dir: str | None  # the folder of --config-dir
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,9 @@ def resume_command(run: Run) -> str | None:
     overrides = run.status.get("overrides")
     if not isinstance(overrides, list) or not all(isinstance(text, str) for text in overrides):
         return None
-    return shlex.join(["posenc", "train", *overrides])
+    config_dir = run.status.get("config_dir")
+    flags = ["--config-dir", config_dir] if isinstance(config_dir, str) else []
+    return shlex.join(["posenc", "train", *flags, *overrides])
 
 
 # --- names

@@ -88,7 +88,11 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
     if is_training:  # the training sends all records at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
     else:
-        with tracked(job, trained.experiment_name) as tracker:
+        # one process at a time: each reads what was sent before, and writes that back
+        with (
+            locked(job.directory, "tracking", waits=True),
+            tracked(job, trained.experiment_name) as tracker,
+        ):
             tracker.log_evaluation(run_directory.records_at(job.directory, checkpoint.step))
     return records
 

@@ -46,7 +46,12 @@ def export_hf(run: str, folder: str) -> Path:
     Raises UserError for a run whose parts no architecture of transformers has; RunError if the disk refuses.
     """
     target = _new_folder(folder)
-    stored = stored_run(run, [])
+    try:
+        stored = stored_run(run, [])
+    except UserError as error:
+        if error.key == "encoding":  # perhaps one of a plug-in, which this command does not import
+            raise refused(run, error.problem) from error
+        raise
     extend = stored.settings.extend.name
     if extend != NONE:
         raise refused(run, f"it was trained with extend={extend}")

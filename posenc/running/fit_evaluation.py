@@ -30,6 +30,7 @@ from posenc.settings.tree import NONE, EvalOverrides, EvalSettings, ExtendReques
 ENOUGH_WINDOWS = 8  # of the longest length; if time is left for fewer, that length is left out
 # The longest document may be longer than its estimate by this factor: only then a length is refused.
 MARGIN = 1.05
+MAX_MINUTES = 30.0  # unless the user says another time
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class FitLimits:
         """Return the limits by what the user asked for."""
         values = flattened(asked.plain())
         open_counts = [key for key in evaluation.count_keys if values.get(key) is None]
-        return cls(asked.lengths is None, tuple(open_counts), asked.max_minutes)
+        return cls(asked.lengths is None, tuple(open_counts), asked.max_minutes or MAX_MINUTES)
 
 
 @dataclass(frozen=True)

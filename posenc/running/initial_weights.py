@@ -16,7 +16,7 @@ from posenc.core.run_states import FINISHED
 from posenc.model.decoder import Decoder
 from posenc.results.identity import trained_name
 from posenc.results.runs import load_run
-from posenc.running.stored_run import StoredRun, stored_run
+from posenc.running.stored_run import StoredRun, directory_of, stored_run
 from posenc.settings.tree import InitialWeights, TokenizerSettings
 from posenc.training.checkpoint import (
     Checkpoint,
@@ -32,6 +32,8 @@ MAY_DIFFER = ("encoding.", "options.")
 NAMES_SHOWN = 3  # names of parameters in an error
 
 Value = TypeVar("Value")
+
+NOT_CHOSEN = "RUN"  # what experiments that need a run have in its place
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,11 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
 
 def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
     """Return the finished run in a directory. Raises UserError, which names what the user wrote, `run`."""
+    if run == NOT_CHOSEN:
+        hint = "add train.init=DIR, or the name of a run below runs/ (posenc runs lists them)"
+        raise UserError("train.init", None, "is needed: the finished run to begin with", hint=hint)
     try:
-        stored = stored_run(directory, plugins)
+        stored = stored_run(str(directory_of(directory, "train.init")), plugins)
     except UserError as error:
         raise UserError("train.init", run, error.problem, hint=error.hint) from error
     status = load_run(stored.directory).state

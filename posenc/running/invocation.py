@@ -32,6 +32,7 @@ class Invocation:
     retry: bool = False  # train a run that diverged again
     waits: bool = False  # wait for a run that another process holds
     sweep: str | None = None  # the sweep that this process runs a job of
+    config_dir: str | None = None  # the folder of the user's own YAML, as it was typed
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Invocation:

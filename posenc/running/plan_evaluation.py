@@ -26,13 +26,8 @@ from posenc.training.device import resolve_device
 
 def plan_evaluation(settings: EvalCommandSettings) -> Job:
     """Return the validated job of composed settings. Raises UserError, and RunError for damaged files."""
-    if settings.run is None:
-        raise UserError("run", None, "is needed and has no default", hint="add run=..., or subject=hf")
-    if settings.context_length is not None:
-        asked_length = settings.context_length
-        longer = "..." if asked_length == "auto" else asked_length
-        hint = f"to measure it in windows of another length: 'eval.lengths=[{longer}]'"
-        raise UserError("context_length", asked_length, "is the run's own", hint=hint)
+    _refuse_settings_of_given_models(settings)
+    assert settings.run is not None
     stored = stored_run(settings.run, settings.plugins)
     trained = stored.settings
     check_name("experiment_name", trained.experiment_name)
@@ -79,10 +74,24 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     )
 
 
+def _refuse_settings_of_given_models(settings: EvalCommandSettings) -> None:
+    """Raise UserError without a run, and for settings that only a model without one has."""
+    if settings.run is None:
+        raise UserError("run", None, "is needed and has no default", hint="add run=..., or subject=hf")
+    if settings.context_length is not None:
+        asked_length = settings.context_length
+        longer = "..." if asked_length == "auto" else asked_length
+        hint = f"to measure it in windows of another length: 'eval.lengths=[{longer}]'"
+        raise UserError("context_length", asked_length, "is the run's own", hint=hint)
+    if settings.eval.max_minutes is not None:
+        problem = "has no effect on a run: it is measured on as many targets as in training"
+        raise UserError("eval.max_minutes", settings.eval.max_minutes, problem, hint="set eval.max_targets=N")
+
+
 def with_stored_values(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
     """Return the settings that were asked for, with the stored value of each that is null."""
     values = asked.plain()
-    values.pop("max_minutes")  # it chooses max_targets
+    values.pop("max_minutes")  # it chooses max_targets of other models, and is refused here
     # a run that was trained before there was a protocol has no settings for it
     default = load_yaml(conf_dir() / "eval" / "default.yaml")
     return EvalSettings.model_validate(_merged(values, {**default, **stored.plain()}))

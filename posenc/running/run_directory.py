@@ -100,6 +100,7 @@ def write_status(directory: Path, status: str, **facts: Any) -> None:
         "versions": versions(),
         "git_commit": git_commit(),
         "overrides": before.get("overrides"),
+        "config_dir": before.get("config_dir"),
     }
     write_json_atomic(directory / "status.json", {**common_facts, **facts})
 
@@ -157,9 +158,13 @@ def was_finished(directory: Path) -> bool:
 
 @only_in_first_process
 def forget_diverged(directory: Path) -> None:
-    """Remove the checkpoints of a run that diverged, before it is trained again."""
+    """Remove what is left of a training that diverged, before the run is trained again.
+
+    What trackers were told counts as well: they would take no step again that they have.
+    """
     if read_status(directory).get("status") == DIVERGED:
-        shutil.rmtree(directory / "checkpoints", ignore_errors=True)
+        for folder in ("checkpoints", "tracking", "tensorboard"):
+            shutil.rmtree(directory / folder, ignore_errors=True)
 
 
 @only_in_first_process

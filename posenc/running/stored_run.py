@@ -119,8 +119,11 @@ def load_model(
     return model
 
 
-def directory_of(run: str) -> Path:
-    """Return the run directory that a user names: by its path, or for a run below runs/ by name or hash."""
+def directory_of(run: str, key: str = "run") -> Path:
+    """Return the run directory that a user names: by its path, or for a run below runs/ by name or hash.
+
+    `key` is the setting that names it. Raises UserError.
+    """
     directory = named_path(run)
     if RUN_NAME.fullmatch(run) and not exists(directory):
         directory = _below_runs(run) or directory
@@ -131,10 +134,11 @@ def directory_of(run: str) -> Path:
         if exists(directory):
             problem = "not a run directory: there is no config.yaml"
         close = _runs_named(directory.name)
-        hint = f"did you mean: run={' or '.join(close)}\n" if close else ""
-        hint += "a run directory, or for one below runs/ its name or hash (posenc runs lists them)\n"
-        hint += "every run below a folder, or of a glob: posenc eval -m run=..."
-        raise UserError("run", run, problem, hint=hint)
+        hints = [f"did you mean: {key}={' or '.join(close)}"] if close else []
+        hints.append("a run directory, or for one below runs/ its name or hash (posenc runs lists them)")
+        if key == "run":
+            hints.append("every run below a folder, or of a glob: posenc eval -m run=...")
+        raise UserError(key, run, problem, hint="\n".join(hints))
     return directory
 
 

@@ -103,7 +103,8 @@ def _run_in_directory(
         run_directory.forget_diverged(directory)
         status: AbstractContextManager[None] = nullcontext()
         if not is_trained:
-            status = run_directory.recorded_status(directory, stop, overrides=overrides)
+            typed = {"overrides": overrides, "config_dir": invocation.config_dir}
+            status = run_directory.recorded_status(directory, stop, **typed)
         with status, processes.watched():
             if not is_trained:
                 run_directory.write_config(directory, settings)

@@ -11,7 +11,7 @@ from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_folder
 from posenc.core.run_states import FINISHED
 from posenc.results.discovery import load_runs
-from posenc.results.records import HEADLINE
+from posenc.results.records import HEADLINE, Record
 from posenc.results.runs import Run
 from posenc.running.planned_run import PlannedRun, run_hash
 from posenc.settings.tree import RunSettings
@@ -93,12 +93,25 @@ def _finished_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, RunSettings]]:
 
 
 def stored_validation_loss(run: Run) -> float | None:
-    """Return the loss at T on validation documents, in nats per token; None if it was not measured."""
+    """Return the trained model's loss at T on validation documents of its own text; None if not measured.
+
+    It is in nats per token.
+    """
     for record in run.records:
         is_headline = record["protocol"] == HEADLINE and record["split"] == "validation"
-        if is_headline and record["multiple"] == 1 and record["nats"] is not None:
+        is_at_t = record["multiple"] == 1 and record["nats"] is not None
+        if is_headline and is_at_t and _is_as_trained(record, run):
             return record["nats"]
     return None
+
+
+def _is_as_trained(record: Record, run: Run) -> bool:
+    """Tell whether a record is of the finished model as it was trained, on the text of its training."""
+    facts = run.facts
+    if facts is None or record["extend"] is not None or record.get("precision"):
+        return False
+    is_own_text = record["fingerprint"] == facts["corpus"]["fingerprint"]
+    return is_own_text and record["checkpoint_step"] == facts["steps"]
 
 
 def _listing(numbers: Mapping[float, object] | set[int]) -> str:

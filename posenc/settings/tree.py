@@ -300,7 +300,7 @@ class EvalOverrides(Settings):
     protocols: list[str] | None
     split: Literal["test", "validation"] | None
     max_targets: CountingNumber | None
-    max_minutes: Positive
+    max_minutes: Positive | None
     batch_tokens: CountingNumber | None
     precision: Precision | None
 

@@ -166,6 +166,16 @@ def test_commands_that_continue_runs_stand_on_one_line(table, rows):
     assert sorted(commands) == sorted(of_rows)
 
 
+def test_the_command_that_continues_a_run_has_the_folder_of_the_users_yaml(train, posenc, working_folder):
+    (working_folder / "my yaml/experiment").mkdir(parents=True)
+    (working_folder / "my yaml/experiment/own.yaml").write_text("# @package _global_\nseed: 7\n")
+    result = train("--config-dir", "my yaml", "experiment=own", "eval.lengths=[1x]")
+    assert result.code == 0, result.err
+    status = only_run(working_folder / "runs") / "status.json"
+    status.write_text(status.read_text().replace('"finished"', '"interrupted"'))
+    assert "resume: posenc train --config-dir 'my yaml' experiment=own" in posenc("runs").out
+
+
 def test_the_command_that_is_said_to_continue_a_run_does(posenc, train, working_folder):
     result = train("encoding.base=500", "eval.lengths=[1x]", "runs_dir=a b", "seed=3")
     assert result.code == 0, result.err

@@ -64,10 +64,14 @@ def test_a_run_that_diverged_is_not_trained_again(train, diverged_run):
 def test_with_retry_a_run_that_diverged_begins_anew(train, diverged_run):
     checkpoints = diverged_run / "checkpoints"
     (checkpoints / "step-00000001").mkdir(parents=True)  # of the training that diverged later
+    told = diverged_run / "tracking"  # what trackers were told of it
+    told.mkdir()
+    (told / "wandb.json").write_text('{"id": "a1b2c3", "group": null, "step": 900, "sent": []}')
     retried = train(*DIVERGING, "--retry")
     assert retried.code == 1
     assert "diverged: non-finite loss at step 2" in retried.err
     assert not checkpoints.exists()
+    assert not told.exists()
 
 
 # --- A plug-in that raises

@@ -186,6 +186,7 @@ def test_a_run_trained_with_an_extension_takes_no_other(train):
     ("changes", "problem"),
     [
         ({"train.init": "nowhere"}, "train.init=nowhere: there is no such folder"),
+        ({"train.init": "RUN"}, "train.init: is needed: the finished run to begin with"),
         ({"model": {"d_model": 64, "n_layers": 2, "n_heads": 2}}, "(32, 32) there, (64, 64) here"),
         ({"model": {"d_model": 32, "n_layers": 1, "n_heads": 2}}, "blocks.1.attention.out.weight (32, 32)"),
         ({"attention.qk_norm": True}, "k_norm.weight missing there, (16,) here"),

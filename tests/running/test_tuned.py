@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import tiny
@@ -60,6 +61,19 @@ def test_rates_are_judged_on_validation_documents_by_a_seed_of_their_own(tuned):
         if loss is not None:
             losses[run.config["train"]["lr"]] = loss
     assert min(losses, key=lambda rate: losses[rate]) == BEST
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"fingerprint": "f" * 64}, {"checkpoint_step": 1}, {"precision": "bf16"}, {"extend": {"name": "pi"}}],
+)
+def test_a_loss_of_another_text_or_checkpoint_does_not_choose_a_rate(tuned, change):
+    (run,) = px.load_runs("runs/tuning", where=[f"train.lr={BEST}"])
+    loss = stored_validation_loss(run)
+    (record,) = [record for record in run.records if record["protocol"] == "fixed-target"]
+    better = {**record, "nats": loss / 2, **change}
+    assert stored_validation_loss(replace(run, records=[better, *run.records])) == loss
+    assert stored_validation_loss(replace(run, records=[better])) is None
 
 
 def test_the_best_rate_is_trained_with(tuned):
