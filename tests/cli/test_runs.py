@@ -171,9 +171,11 @@ def test_the_command_that_continues_a_run_has_the_folder_of_the_users_yaml(train
     (working_folder / "my yaml/experiment/own.yaml").write_text("# @package _global_\nseed: 7\n")
     result = train("--config-dir", "my yaml", "experiment=own", "eval.lengths=[1x]")
     assert result.code == 0, result.err
-    status = only_run(working_folder / "runs") / "status.json"
-    status.write_text(status.read_text().replace('"finished"', '"interrupted"'))
-    assert "resume: posenc train --config-dir 'my yaml' experiment=own" in posenc("runs").out
+    run = only_run(working_folder / "runs")
+    set_status(run, status="interrupted")
+    (run / "results.json").unlink()
+    command = rows_of(posenc("runs", "--format", "json"))[run.name]["continue"]
+    assert command.startswith("posenc train --config-dir 'my yaml' experiment=own")
 
 
 def test_the_command_that_is_said_to_continue_a_run_does(posenc, train, working_folder):
