@@ -419,7 +419,7 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
 
     def make_pass(length: int) -> None:
         tokens = torch.zeros((1, length + 1), dtype=torch.int64)
-        # a trial scores all of its tokens if the real pass scores all of its own
+        # If the real pass scores every token of its window, the trial scores every token of its own.
         n_scored = length if n_targets == window else min(n_targets, length)
         model = context.model
         if isinstance(model, CallableModel):

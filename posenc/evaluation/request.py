@@ -76,7 +76,7 @@ class Plan(ABC):
         """Count the tokens that go through the model at this window. `--dry-run` estimates time by it."""
 
     def tokens_beside(self, window: int) -> int:
-        """Count those of `tokens` that go through in further passes, beside the one over the windows."""
+        """Count those of `tokens` that go through the model in other passes than that over the windows."""
         return 0
 
     @abstractmethod

@@ -354,9 +354,9 @@ def _message_of(error: Exception) -> str:
 
 
 def outline_digest(checkpoint: HfCheckpoint) -> str:
-    """Return a digest of what is known of a checkpoint without its weights: by it a plan is kept.
+    """Return a digest of what can be read of a checkpoint without its weights.
 
-    It is the same for checkpoints that differ in the values of their weights alone.
+    It is the key under which the cache keeps a fitted plan. It is the same for checkpoints that differ in the values of their weights alone.
     """
     folder = folder_of(checkpoint)
     if folder is None:
@@ -383,7 +383,7 @@ def id_of_weights(checkpoint: HfCheckpoint) -> str:
 
 
 def _digest_of_weights(file: Path) -> str:
-    """Return the sha256 of a file of weights: the one in the cache if the file is as it was then.
+    """Return the sha256 of a file of weights, from the cache if the file has not changed since.
 
     Reading 16 GB takes a quarter of a minute, and every dry run would read them.
     """

@@ -118,7 +118,10 @@ def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
 
 
 def show_run(directory: Path, records: list[Record] | None) -> None:
-    """Print a run's table of these records; None: of all. Extended ones come with those as trained."""
+    """Print the run's table: of `records`, or of all stored ones if None.
+
+    Records with an extension are shown beside those of the model as trained, on the same targets.
+    """
     end_starting()  # nothing was shown after it if the run was finished before
     run = load_run(directory)
     if records is not None and run.problem is None:

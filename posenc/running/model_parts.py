@@ -208,8 +208,8 @@ def _not_decoupled(settings: RunSettings) -> UserError:
     """Return the error for an encoding that cannot be limited to the rotary part of the heads."""
     decoupling = [name for name in list_encodings() if encoding_class(name).decouples]
     problem = (
-        f"has no place for encoding={settings.encoding.name}: it turns a part of the head of its own, "
-        "so it takes encodings that can do with that part alone"
+        f"has no place for encoding={settings.encoding.name}: it encodes a separate part of each head only, "
+        "so the encoding must be able to act on that part alone"
     )
     return UserError("attention", settings.attention.name, problem, allowed=decoupling)
 

@@ -63,9 +63,9 @@ def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) ->
 
 
 def writer_of(settings: RunSettings, settings_hash: str | None) -> Writer:
-    """Return what checkpoints say of the run that wrote them, as plain JSON.
+    """Return what a checkpoint says of the run that wrote it, as plain JSON.
 
-    The hash covers the text and the code, too. None: the reader does not know it, and it is not compared.
+    `settings_hash` also covers the text and the code. A reader that does not know it compares the settings alone.
     """
     hashed = settings.hashed_settings()
     return hashed if settings_hash is None else {"settings_hash": settings_hash, **hashed}

@@ -72,7 +72,7 @@ KNOWN_ATTENTIONS = (
     *("qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2"),
 )
 # Settings of architectures whose layers choose the keys that each query sees, or make one key of several
-# tokens. How they tell an attention function about that is their own affair.
+# tokens. Each tells its attention function in its own way, which posenc's cannot follow.
 SETTINGS_OF_CHOSEN_KEYS = ("index_topk", "index_topk_blocks", "indexer_budget", "compress_rates")
 
 

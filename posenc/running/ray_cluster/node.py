@@ -34,9 +34,8 @@ class Order:
     arguments: Sequence[str]  # of Python: -P -m posenc train ...
     variables: Mapping[str, str]  # of the environment
     folder: str  # where the command that waits was started
-    run: (
-        str | None
-    )  # EXPERIMENT/NAME of the run directory; None: an evaluation, which needs a run that is there
+    # EXPERIMENT/NAME of the run directory; None: an evaluation, which needs a run that is there
+    run: str | None
     folders: str  # auto, shared or own
     marker: str  # a file in the folder of the command that waits
     marker_text: str
