@@ -106,8 +106,8 @@ def _measure_given_model(job: Job, invocation: Invocation, stop: StopFlag) -> li
     corpus = tokenise(job)
     with locked(directory, job.lock, waits=invocation.waits):
         run_directory.refuse_links(directory)
-        # A finished model may be measured again by other settings. Until that has succeeded, its status stays
-        # finished, and config.yaml keeps the old settings.
+        # A finished model may be measured again by other settings. Until that has succeeded, its status
+        # stays finished, and config.yaml keeps the old settings.
         was_finished = run_directory.was_finished(directory)
         with nullcontext() if was_finished else run_directory.recorded_status(directory, stop):
             if not was_finished:

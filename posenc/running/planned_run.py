@@ -65,7 +65,7 @@ def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) ->
 def writer_of(settings: RunSettings, settings_hash: str | None) -> Writer:
     """Return what a checkpoint says of the run that wrote it, as plain JSON.
 
-    `settings_hash` also covers the text and the code. A reader that does not know it compares the settings alone.
+    `settings_hash` also covers the text and the code. A reader that does not know it compares the settings.
     """
     hashed = settings.hashed_settings()
     return hashed if settings_hash is None else {"settings_hash": settings_hash, **hashed}

@@ -146,9 +146,9 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
 def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCheckpoint | None:
     """Return the checkpoint as it is read without transformers; None if that is not enough.
 
-    Extensions and passes in chunks need the model's modules. With `tokenizer=bytes` a dry run looks for stored
-    records, in a directory whose name is a digest. The BOS token is part of it, which only transformers'
-    tokenizer knows.
+    Extensions and passes in chunks need the model's modules. With `tokenizer=bytes` a dry run looks for
+    stored records, in a directory whose name is a digest. The BOS token is part of it, which only
+    transformers' tokenizer knows.
     """
     needs_transformers = (
         settings.extend.name != NONE

@@ -97,8 +97,8 @@ def _run_in_directory(
         # another process may have finished it meanwhile
         if processes.first(lambda: run_directory.is_done(directory, settings.eval, retry=invocation.retry)):
             return Outcome(0)
-        # A finished run may be measured again with other `eval` settings. Until that has succeeded, its status
-        # stays finished, and config.yaml keeps the old settings.
+        # A finished run may be measured again with other `eval` settings. Until that has succeeded, its
+        # status stays finished, and config.yaml keeps the old settings.
         is_trained = processes.first(lambda: run_directory.was_finished(directory))
         stop.guard()
         run_directory.forget_diverged(directory)
