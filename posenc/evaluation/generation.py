@@ -7,27 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.evaluation.errors import NotApplicableError
-from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.models.scoring import ModelPass
 from posenc.evaluation.passes import (
     EvalContext,
     WindowBatch,
-    compute_precision,
     inputs_given,
     positions_of_windows,
     raise_no_room,
     run_windows,
 )
-from posenc.training.device import autocast
-
-
-def first_tokens(context: EvalContext) -> list[int]:
-    """Return the tokens before a prompt. posenc's decoder has none."""
-    return context.model.first_tokens if isinstance(context.model, CallableModel) else []
 
 
 def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray) -> np.ndarray:
@@ -60,7 +52,7 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
 def _choice_at(context: EvalContext, text: Tensor, column: int, batch: WindowBatch) -> Tensor:
     """Return the likeliest token for a column of text (B, W + 1), given those before it: (B,)."""
     if batch.encoding.prefix_stable:
-        return _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding)
+        return _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding, n_outputs=1)
     # What precedes would have other vectors in a shorter text. Tokens from the column on are not seen.
     n_later = text.shape[1] - column
     return _first_choice(context, text[:, :-1], batch.pos, batch.encoding, n_outputs=n_later)
@@ -82,43 +74,31 @@ def write_text(
     encoding = context.effective_encoding(window)
     if inputs_given(encoding, window, 1) < window:
         raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
-    model = context.model.to(context.device).eval()
+    context.model.to(context.device).eval()
+    scorer = context.scorer
     pos = positions_of_windows(context, encoding, window, window)[0]
-    end_tokens = model.end_tokens if isinstance(model, CallableModel) else frozenset()
     written: list[int] = []
-    past: Any = None  # what a given model keeps of the text, such as keys and values
+    past: Any = None  # what the model keeps of the text, such as keys and values
     while len(written) < count and not is_enough(written):
         context.check_stop()
         text = torch.tensor([[*prompt, *written]])  # (1, n)
         try:
-            if isinstance(model, CallableModel):
-                new_tokens = text if past is None else text[:, -1:]
-                with autocast(compute_precision(context, model), context.device):
-                    step = model.next_logits(new_tokens.to(context.device), past, encoding)
-                past = step.past
-                choice = int(step.logits[0].argmax())
-            else:  # posenc's decoder keeps nothing, so it reads the whole text for every token
-                choice = int(_first_choice(context, text, pos[: text.shape[1]], encoding))
+            inputs = text.to(context.device)
+            choice, past = scorer.next_token(inputs, pos[: text.shape[1]], encoding, past)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             raise_no_room(error, text.shape[1])
-        if choice in end_tokens:
+        if choice in scorer.end_tokens:
             break
         written.append(choice)
     return written
 
 
 def _first_choice(
-    context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding, n_outputs: int = 1
+    context: EvalContext, inputs: Tensor, pos: Tensor, encoding: Encoding, n_outputs: int
 ) -> Tensor:
     """Return the likeliest token at the first of the last `n_outputs` places: (B,) on the CPU.
 
     inputs (B, W) are at positions pos (W,). With one output it is the token after them all.
     """
-    inputs = inputs.to(context.device)
-    if isinstance(context.model, CallableModel):
-        with autocast(compute_precision(context, context.model), context.device):
-            return context.model(inputs, n_outputs, encoding)[:, 0].argmax(-1).cpu()
-    with autocast(context.precision, context.device):
-        hidden = context.model.hidden(inputs, pos, n_outputs, encoding)[:, 0]  # (B, d_model)
-    weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
-    return F.linear(hidden, weight).argmax(-1).cpu()
+    model_pass = ModelPass(inputs=inputs.to(context.device), pos=pos, encoding=encoding, n_targets=n_outputs)
+    return context.scorer.first_choice(model_pass)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NoReturn
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from posenc.core.errors import first_line
@@ -24,9 +24,8 @@ from posenc.encodings.base import Encoding
 from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.extensions import Extension
 from posenc.evaluation.models import MeasuredModel
-from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer, TargetLosses
-from posenc.model.loss import token_losses
-from posenc.training.device import autocast
+from posenc.evaluation.models.callables import LogitsOf, OnLayer, TargetLosses
+from posenc.evaluation.models.scoring import ModelPass, Scorer, scorer_of
 from posenc.training.memory import is_out_of_memory, memory_needed
 
 # Encodings with drawn positions: how many draws the windows of one length share. Window i has draw i % DRAWS.
@@ -91,6 +90,11 @@ class EvalContext:
     cache: PassCache = field(default_factory=PassCache)  # all cells of an evaluation share one
     check_stop: Callable[[], None] = lambda: None  # called between batches; raises if the user stops the run
     on_batch: Callable[[float], None] = lambda share: None  # called with the share of a cell that is done
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Return how the model is asked for losses, logits and its first choice."""
+        return scorer_of(self.model, self.precision, self.device)
 
     @property
     def document_starts(self) -> np.ndarray:
@@ -344,21 +348,10 @@ def forward(
 ) -> TargetLosses:
     """Return the losses of the last targets of tokens (B, n_inputs + 1) at positions pos (n_inputs,)."""
     tokens = tokens.to(context.device)
-    inputs = tokens[:, :-1]  # (B, n_inputs)
-    targets = tokens[:, -n_targets:]  # (B, targets)
-    # A given model has ways of its own from tokens to logits. posenc's decoder gives hidden states, whose
-    # losses are computed without all of their logits in memory at once.
-    if isinstance(context.model, CallableModel):
-        with autocast(compute_precision(context, context.model), context.device):
-            return context.model.losses(inputs, targets, encoding, with_best=with_best, on_layer=on_layer)
-    with autocast(context.precision, context.device):
-        hidden = context.model.hidden(inputs, pos, n_targets, encoding)  # (B, targets, d_model)
-    weight = context.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
-    losses = token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
-    if not with_best:
-        return TargetLosses(losses, is_best=None)
-    best = F.linear(hidden, weight).argmax(-1)  # (B, targets)
-    return TargetLosses(losses, is_best=best == targets)
+    model_pass = ModelPass(
+        inputs=tokens[:, :-1], pos=pos, encoding=encoding, n_targets=n_targets, on_layer=on_layer
+    )
+    return context.scorer.losses(model_pass, tokens[:, -n_targets:], with_best=with_best)
 
 
 def target_logits(
@@ -371,32 +364,11 @@ def target_logits(
 ) -> LogitsOf:
     """Make a pass as `forward` does, and return a function that makes logits for columns of the targets.
 
-    The function gives (B, columns, V) float32. The logits of all targets at once may not fit into memory.
+    The function gives (B, columns, V) float32.
     """
-    model = context.model
     inputs = tokens[:, :-1].to(context.device)
-    if isinstance(model, CallableModel):
-        precision = compute_precision(context, model)
-        with autocast(precision, context.device):
-            logits_of_model = model.target_logits(inputs, n_targets, encoding, on_layer)
-
-        def logits_in_precision(columns: slice) -> Tensor:
-            with autocast(precision, context.device):
-                return logits_of_model(columns).float()
-
-        return logits_in_precision
-    with autocast(context.precision, context.device):
-        hidden = model.hidden(inputs, pos, n_targets, encoding)  # (B, targets, d_model)
-    weight = model.embedding.weight.to(hidden.dtype)  # (V, d_model)
-    return lambda columns: F.linear(hidden[:, columns], weight).float()
-
-
-def compute_precision(context: EvalContext, model: CallableModel) -> str:
-    """Return the precision for autocast. It is for float32 weights alone.
-
-    A model whose weights are in bf16 computes in bf16 by itself, as it does in transformers.
-    """
-    return context.precision if model.dtype == torch.float32 else "fp32"
+    model_pass = ModelPass(inputs=inputs, pos=pos, encoding=encoding, n_targets=n_targets, on_layer=on_layer)
+    return context.scorer.target_logits(model_pass)
 
 
 # --- Memory
@@ -421,10 +393,9 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
         tokens = torch.zeros((1, length + 1), dtype=torch.int64)
         # If the real pass scores every token of its window, the trial scores every token of its own.
         n_scored = length if n_targets == window else min(n_targets, length)
-        model = context.model
-        if isinstance(model, CallableModel):
-            model = model.for_trial(length / window)
-        forward(replace(context, model=model), tokens, pos[:length], encoding, n_scored)
+        model_pass = ModelPass(inputs=tokens[:, :-1], pos=pos[:length], encoding=encoding, n_targets=n_scored)
+        scorer = context.scorer.for_trial(length / window)
+        scorer.losses(model_pass, tokens[:, -n_scored:], with_best=False)
 
     needed = memory_needed(make_pass, window)
     if needed > free:

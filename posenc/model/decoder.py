@@ -172,6 +172,10 @@ class Decoder(nn.Module):
         hidden = self.hidden(tokens, pos, n_targets, encoding)  # (B, T, d_model)
         return F.linear(hidden, self.embedding.weight)  # (B, T, V)
 
+    def output_weight(self, dtype: torch.dtype) -> Tensor:
+        """Return the output map, which is the embedding: (V, d_model), for hidden states of this type."""
+        return self.embedding.weight.to(dtype)
+
     def hidden(
         self, tokens: Tensor, pos: Tensor, n_targets: int | None = None, encoding: Encoding | None = None
     ) -> Tensor:

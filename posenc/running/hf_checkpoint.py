@@ -356,7 +356,8 @@ def _message_of(error: Exception) -> str:
 def outline_digest(checkpoint: HfCheckpoint) -> str:
     """Return a digest of what can be read of a checkpoint without its weights.
 
-    It is the key under which the cache keeps a fitted plan. It is the same for checkpoints that differ in the values of their weights alone.
+    It is the key under which the cache keeps a fitted plan. Checkpoints that differ in the values of their
+    weights alone have the same.
     """
     folder = folder_of(checkpoint)
     if folder is None:

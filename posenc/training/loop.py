@@ -157,7 +157,7 @@ class NextTokenLoss(nn.Module):
         hidden = self.model.hidden(inputs, pos)  # (B, T, d_model)
         flat_hidden = hidden.flatten(0, 1)  # (B * T, d_model)
         flat_targets = targets.flatten()  # (B * T,)
-        embedding = self.model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+        embedding = self.model.output_weight(hidden.dtype)  # (V, d_model)
         if weights is None:
             loss = next_token_loss(flat_hidden, embedding, flat_targets)
         else:

@@ -91,7 +91,7 @@ def validation_loss(model: Decoder, windows: Ints, precision: str, group: Proces
         if len(part):
             with autocast(precision, device):
                 hidden = model.hidden(inputs, pos)  # (windows of this process, T, d_model)
-            weight = model.embedding.weight.to(hidden.dtype)  # (V, d_model)
+            weight = model.output_weight(hidden.dtype)  # (V, d_model)
             loss_sum = token_losses(hidden.flatten(0, 1), weight, targets).sum()
     count = torch.full_like(loss_sum, targets.numel())
     (sums,) = group.summed(torch.stack([loss_sum, count])[None])  # a matrix with one row

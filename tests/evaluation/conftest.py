@@ -6,8 +6,8 @@ from measuring import SETTINGS, TEXT_PROTOCOLS, protocol_of
 from tiny_model import T
 from token_stores import request_for
 
-from posenc.evaluation import passes
 from posenc.evaluation.evaluate import evaluate, plan_cells
+from posenc.evaluation.models.scoring import DecoderScorer
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols import induction, key_tokens
 from posenc.settings.tree import PlantSettings
@@ -37,14 +37,14 @@ def windows_passed(monkeypatch):
     passed = []
 
     def counted(make_pass):
-        def make_counted_pass(context, tokens, *others):
-            passed.extend([tokens.shape[1] - 1] * len(tokens))
-            return make_pass(context, tokens, *others)
+        def make_counted_pass(scorer, model_pass, *others, **options):
+            passed.extend([model_pass.inputs.shape[1]] * len(model_pass.inputs))
+            return make_pass(scorer, model_pass, *others, **options)
 
         return make_counted_pass
 
-    monkeypatch.setattr(passes, "forward", counted(passes.forward))
-    monkeypatch.setattr(passes, "target_logits", counted(passes.target_logits))
+    for name in ("losses", "target_logits"):
+        monkeypatch.setattr(DecoderScorer, name, counted(getattr(DecoderScorer, name)))
     return passed
 
 

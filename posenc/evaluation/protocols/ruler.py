@@ -180,9 +180,9 @@ class Answer:
 
 def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window: int) -> Answer:
     """Score the right answer behind the prompt. Let the model write if that is not its first choice."""
-    from posenc.evaluation.generation import first_tokens, write_text  # here, since it imports torch
+    from posenc.evaluation.generation import write_text  # here, since it imports torch
 
-    prompt = [*first_tokens(context), *tokenizer.encode(sample.prompt)]
+    prompt = [*context.scorer.first_tokens, *tokenizer.encode(sample.prompt)]
     right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
     text = np.array([*prompt, *right_answer], dtype=np.int64)
     encoding = context.effective_encoding(window)  # of the whole window, though the text is shorter
