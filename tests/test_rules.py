@@ -241,3 +241,14 @@ def test_an_experiment_sweeps_over_encodings_that_there_are(path):
 def test_a_script_of_the_clone_holds_no_logic(script):
     _docstring, import_of_main, _call = ast.parse((ROOT / script).read_text()).body
     assert ast.unparse(import_of_main) == "from posenc.cli import main"
+
+
+MUTATIONS = ROOT / "scripts/checks/mutations/mutations.yaml"
+
+
+@pytest.mark.parametrize(
+    "fault", yaml.safe_load(MUTATIONS.read_text())["mutations"], ids=lambda fault: fault["name"]
+)
+def test_a_fault_that_is_made_on_purpose_has_its_place_in_the_code(fault):
+    here = fault["new"]
+    assert (ROOT / here["file"]).read_text().count(here["before"]) == 1
