@@ -53,12 +53,12 @@ def test_a_column_is_in_csv(new_columns, sweep, head):
     assert all(row[head] for row in rows)
 
 
-def test_one_seed_is_printed_with_its_interval(tmp_path):
+def test_one_seed_is_printed_with_half_its_interval(tmp_path):
     write_run(tmp_path, records=[record(T, 1.0, wiggle=0.1), record(8 * T, 1.2, wiggle=0.4)])
     comparison = compared(tmp_path)
     low, high = comparison.rows[0].cells[-1].change_ci95
     assert high > low + 0.1
-    assert f"[{low:+.3f}, {high:+.3f}]" in render([comparison], "table", 200, full=True)
+    assert f"±{(high - low) / 2:.3f}" in render([comparison], "table", 200, full=True)
 
 
 @pytest.mark.parametrize("line", ["seeds of it   how many seeds", "size      parameters of the model"])

@@ -39,18 +39,20 @@ def _change_spread_text(comparison: Comparison, row: Row, cell: Cell) -> str:
 
 
 def _interval_text(comparison: Comparison, row: Row, cell: Cell) -> str:
-    """Return the interval that the verdict goes by, in the metric; of perplexities that of one seed alone."""
+    """Return the interval that the verdict goes by, in the metric: of one seed half of it, else both ends.
+
+    Perplexities of several seeds have none.
+    """
     header = comparison.header
-    interval = cell.change_ci95  # of one seed
-    if interval is None and cell.verdict_ci95 is not None:
-        scales = {"bpb": 1.0, "nats": header.nats_per_bpb}
-        scale = scales.get(header.metric)
-        low, high = cell.verdict_ci95  # bits per byte
-        interval = None if scale is None else (low * scale, high * scale)
-    if interval is None or is_base(row, cell):
+    if is_base(row, cell):
         return ""
-    low, high = interval
-    return f"[{printed_change(low, header.metric)}, {printed_change(high, header.metric)}]"
+    if cell.change_ci95 is not None:  # of one seed
+        return half_width(header.metric, None, cell.change_ci95)
+    scale = {"bpb": 1.0, "nats": header.nats_per_bpb}.get(header.metric)
+    if scale is None or cell.verdict_ci95 is None:
+        return ""
+    low, high = (printed_change(scale * end, header.metric) for end in cell.verdict_ci95)
+    return f"[{low}, {high}]"
 
 
 def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
