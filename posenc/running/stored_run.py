@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenc.core.errors import UserError
+from posenc.core.errors import RunError, UserError
 from posenc.core.paths import exists, is_file, named_path, why_impossible, why_missing
 from posenc.data import stored_tokenizer
 from posenc.model.decoder import Decoder, ModelShape
@@ -47,10 +47,15 @@ class StoredRun:
 
     @property
     def tokenizer_settings(self) -> TokenizerSettings:
-        """Return the tokenizer that the run was trained with: the checkpoint's own, if it keeps one."""
+        """Return the tokenizer that the run was trained with. Raises RunError if its definition is gone.
+
+        A checkpoint keeps the definition of every tokenizer but bytes, which need none.
+        """
         definition = self.checkpoint.path / "tokenizer.json"
         if definition.is_file():
             return stored_tokenizer(definition)
+        if self.settings.tokenizer.name != "bytes":
+            raise RunError(f"{definition}: the definition of the tokenizer is gone")
         return self.settings.tokenizer
 
 

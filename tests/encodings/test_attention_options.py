@@ -174,8 +174,9 @@ def test_the_key_offset_is_refused_where_any_part_rotates_the_whole_head():
 
 
 def test_asentmax_is_refused_where_scores_do_not_grow_with_the_query():
-    message = refusal(encoding_of("pope", 16), normalizer="asentmax")
-    assert "its scores do not grow by the factor" in message
+    for name, parts in (("pope", {}), ("pattern", {"parts": ["nope", "pope"], "windows": [], "scales": []})):
+        message = refusal(encoding_of(name, 16, **parts), normalizer="asentmax")
+        assert "its scores do not grow by the factor" in message
 
 
 def test_asentmax_is_refused_beside_another_scale():

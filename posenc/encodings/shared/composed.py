@@ -33,6 +33,8 @@ def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
     encoding.prefix_stable = all(part.prefix_stable for part in parts)
     encoding.relative = all(part.relative for part in parts)
     encoding.uses_positions = any(part.uses_positions for part in parts)
+    encoding.replaces_product = any(part.replaces_product for part in parts)
+    encoding.scales_with_q = all(part.scales_with_q for part in parts)
 
 
 def changes_scores(part: Encoding) -> bool:
@@ -80,8 +82,6 @@ class Composed(Encoding):
         turning = [part for part in self.parts if part.replaces_product or "rotate" in part.hooks]
         if len(turning) > 1:
             raise ValueError(f"{_names(turning)} cannot act together: each decides the product q . k alone")
-        self.replaces_product = any(part.replaces_product for part in self.parts)
-        self.scales_with_q = all(part.scales_with_q for part in self.parts)
         declare_as(self, parts)
         # It only adds gates to the scores if a single part changes scores, and that part only adds gates.
         changing_scores = [part for part in self.parts if changes_scores(part)]
