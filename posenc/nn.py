@@ -96,14 +96,16 @@ class Attention(nn.Module):
         if isinstance(encoding, str):
             if train_length is None:
                 raise UserError("train_length", None, "is needed: T, the length that the model is trained at")
-            encoding = make_encoding(
-                encoding,
-                d_model=d_model,
-                n_heads=n_heads,
-                train_length=train_length,
-                n_layers=layer + 1,
-                **parameters,
-            )
+            with warnings.catch_warnings():  # which would speak of a model of `layer` + 1 layers
+                warnings.simplefilter("ignore")
+                encoding = make_encoding(
+                    encoding,
+                    d_model=d_model,
+                    n_heads=n_heads,
+                    train_length=train_length,
+                    n_layers=layer + 1,
+                    **parameters,
+                )
         else:
             _check_unused({"train_length": train_length, **parameters})
             _check_shape(encoding, d_model=d_model, n_heads=n_heads, head_dim=head_dim, layer=layer)
@@ -111,6 +113,7 @@ class Attention(nn.Module):
         _check_carries_nothing(encoding)
         self.encoding = encoding
         self.layer = layer
+        self._checked_positions: Tensor | None = None
         self.attention = ModelAttention(d_model, n_heads, layer, qk_norm=qk_norm)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -122,8 +125,9 @@ class Attention(nn.Module):
         length = x.shape[1]
         if positions is None:
             positions = torch.arange(length, device=x.device)
-        else:
+        elif positions is not self._checked_positions:  # asking a GPU makes it wait, so once for a tensor
             _check_neighbours(self.encoding, positions)
+            self._checked_positions = positions
         mask = fused_mask(self.encoding, self.layer, length, positions)
         output: Tensor = self.attention(x, positions, self.encoding, length, mask)
         return output
@@ -278,7 +282,8 @@ def _check_carries_nothing(encoding: Encoding) -> None:
 
 def _check_neighbours(encoding: Encoding, positions: Tensor) -> None:
     """Raise UserError for positions with gaps where a bias by distance would not see them."""
-    if "distance_bias" not in encoding.hooks or "positions" in encoding.hooks:
+    sees_pairs = bool(encoding.hooks & {"bias", "positions"})
+    if sees_pairs or "distance_bias" not in encoding.hooks or torch.compiler.is_compiling():
         return
     if not bool((positions.diff() == 1).all()):
         problem = f"have gaps, and the bias of {encoding.name} counts distances in tokens"

@@ -260,10 +260,17 @@ def test_positions_with_gaps_are_refused_where_a_bias_would_not_see_them(name):
     assert torch.equal(attention(x, torch.arange(6) + 5), attention(x))
 
 
+def test_a_sum_that_looks_at_pairs_takes_positions_with_gaps():
+    encoding = made("sum", parts=["alibi", "fire"])
+    attention = posenc.nn.Attention(WIDTH, HEADS, encoding)
+    x = torch.randn(1, 6, WIDTH)
+    assert not torch.allclose(attention(x, torch.arange(6) * 3), attention(x))
+
+
 def test_what_an_encoding_warns_of_is_a_warning():
     """Of a single layer `rnope_swa` has the one without an encoding."""
     with pytest.warns(UserWarning, match="none of the 1 layers is rotated"):
-        posenc.nn.Attention(WIDTH, HEADS, "rnope_swa", train_length=T)
+        posenc.nn.make_encoding("rnope_swa", **{**SIZES, "n_layers": 1})
 
 
 @pytest.mark.parametrize("name", ["path", "fox", "alibi"])

@@ -36,8 +36,9 @@ def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> 
         if group_of(key) == "eval" and "." in key and key not in READ_OF_EVAL:
             hint = f"it reads {', '.join(READ_OF_EVAL)}; lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key, None, "is not read by bench", hint=hint)
-        if group_of(key) in WITHOUT_EFFECT:
-            raise UserError(key, None, "is not read by bench", hint="it measures one case after the other")
+        if group_of(key) in WITHOUT_EFFECT and override != "tracking=none":
+            hint = "it measures one case after the other, and keeps no run"
+            raise UserError(key, None, "is not read by bench", hint=hint)
     # encoding=rope,alibi is two rows, also without -m
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs
     keep_freed_memory()

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import ValidationError
 
 from posenc.config.encoding_file import expand_encoding_file
@@ -293,8 +294,16 @@ def compose_config(command: str, overrides: list[str]) -> DictConfig:
     except REFUSALS as error:
         raise refusal(command, expanded, error) from error
     if files:  # an experiment may have plug-ins of its own
-        config.plugins = [*config.plugins, *(file for file in files if file not in config.plugins)]
+        config.plugins = _with_files(config.plugins, files)
     return config
+
+
+def _with_files(plugins: Any, files: list[str]) -> Any:
+    """Return the plug-ins of a configuration with files behind them. One may stand there without a list."""
+    named = [plugins] if isinstance(plugins, str) else plugins
+    if not isinstance(named, ListConfig | list):  # the settings' types say what is wrong
+        return plugins
+    return [*named, *(file for file in files if file not in named)]
 
 
 def overrides_for_hydra(command: str, line: CommandLine) -> list[str]:

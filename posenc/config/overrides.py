@@ -30,12 +30,13 @@ NAME_OF_RUN = re.compile(r"[\w.+-]+-[0-9a-f]{8}", re.ASCII)
 HOW_TO_WRITE = "settings are written KEY=VALUE: encoding=rope, seed=1"
 # Settings that are paths or names. They are quoted for Hydra, whose grammar reads neither `~/x` nor `läufe`.
 LISTS_OF_PATHS = ("data.paths", "plugins")
+NAMES = ("name", "experiment_name")
+PLAIN_NAMES = re.compile(r"[\w.+,-]*", re.ASCII)  # Hydra reads them, null and numbers too
 QUOTED_KEYS = (
     *LISTS_OF_PATHS,
     "run",
     "runs_dir",
-    "name",
-    "experiment_name",
+    *NAMES,
     "data.repository",
     "data.task",
     "tokenizer.path",
@@ -263,11 +264,18 @@ def quote_paths(override: str) -> str:
     is_file = setting == "encoding" and FILE_OF_ENCODING.search(value) is not None
     if not is_plain or not (is_file or setting in QUOTED_KEYS):
         return override
-    is_list = setting in LISTS_OF_PATHS and value.startswith("[") and value.endswith("]")
-    text = value[1:-1] if is_list else value
-    paths = [text] if exists(text) else text.split(",")
-    joined = ",".join(quote(path.strip()) for path in paths)
-    return f"{written}[{joined}]" if is_list else f"{written}{joined}"
+    if setting in NAMES and PLAIN_NAMES.fullmatch(value):
+        return override
+    if setting in LISTS_OF_PATHS and value.startswith("[") and value.endswith("]"):
+        lists = value[1:-1].split("],[")  # several are the values of a sweep
+        return f"{written}{','.join(f'[{_quoted(paths)}]' for paths in lists)}"
+    return f"{written}{_quoted(value)}"
+
+
+def _quoted(paths: str) -> str:
+    """Quote each of the paths that commas separate, unless there is a file of that whole name."""
+    separate = [paths] if exists(paths) else paths.split(",")
+    return ",".join(quote(path.strip()) for path in separate if path)
 
 
 def quote(value: str) -> str:

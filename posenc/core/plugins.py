@@ -106,8 +106,11 @@ def named_classes_in(module: ModuleType, base: type[Any]) -> dict[str, type[Any]
     for value in vars(module).values():
         is_defined_here = inspect.isclass(value) and value.__module__ == module.__name__
         if is_defined_here and issubclass(value, base) and hasattr(value, "name"):
-            first = classes.setdefault(value.name, value)
-            if first is not value:  # one class may have two names in the module, and is one class
+            first = classes.get(value.name, value)
+            classes[value.name] = value
+            # A class may have two names in its module, and one that inherits its name is a helper.
+            are_two = first is not value and "name" in vars(first) and "name" in vars(value)
+            if are_two:
                 problem = f"its classes {first.__name__} and {value.__name__} both have the name {value.name}"
                 raise UserError("plugins", module.__name__, problem, hint="give one of them another name")
     return classes

@@ -36,13 +36,17 @@ class HardALiBi(Encoding):
     def __init__(self, shape: Shape, *, masked_heads: int | None) -> None:
         super().__init__(shape)
         if masked_heads is None:
-            masked_heads = max(1, shape.n_heads // 2)
+            masked_heads = shape.n_heads // 2
             self.derived["masked_heads"] = masked_heads
         if not 0 <= masked_heads <= shape.n_heads:
             raise ValueError(f"masked_heads={masked_heads}: must be from 0 to {shape.n_heads}, the heads")
+        self.masked_heads = masked_heads
         reach = torch.full((shape.n_heads,), UNLIMITED_REACH)  # (H,) how many positions a head sees
         reach[:masked_heads] = torch.arange(1, masked_heads + 1)
         self.register_buffer("reach", reach, persistent=False)
+
+    def warnings(self) -> list[str]:
+        return [] if self.masked_heads else ["no head is masked, so this is nope"]
 
     def learned_parameters(self) -> int:
         return 0

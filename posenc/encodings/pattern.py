@@ -147,8 +147,7 @@ class Pattern(Encoding):
             # Llama 4's 8192 goes with its long windows. Here the factor changes 8 times within T.
             floor_scale = max(1, shape.train_length // 8)
             self.derived["floor_scale"] = floor_scale
-        # Only registers their parameters: nothing reads it. A part that acts in no layer has none to train.
-        self.members = nn.ModuleDict({str(index): parts[index] for index in acting})
+        self.members = nn.ModuleList(parts)  # only registers their parameters: nothing reads it
         self.kinds: list[Encoding] = []  # kinds of layers: each part with its window and its scale
         windows = value_of_each_part("windows", windows, len(parts), None)
         scales = value_of_each_part("scales", scales, len(parts), "none")
@@ -179,7 +178,7 @@ class Pattern(Encoding):
         return self.period[layer % len(self.period)]
 
     def learned_parameters(self) -> int | None:
-        return sum_of_learned(self.acting_parts)
+        return sum_of_learned(self.parts)
 
     def for_one_pass(self) -> Self:
         kinds = [kind.for_one_pass() for kind in self.kinds]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding
+from posenc.encodings.base import Encoding, owner_of
 from posenc.encodings.initial_values import construct_again, parts_of_construction, same_values
 from posenc.laws.subject import (
     Subject,
@@ -18,6 +20,7 @@ from posenc.laws.subject import (
     logits,
     parameters_of_encodings,
     tokens,
+    with_numbers,
 )
 from posenc.laws.verdict import LawNotApplicableError, Verdict, ViolationError, require, require_identical
 from posenc.model.decoder import Decoder, count_parameters
@@ -33,7 +36,7 @@ def gradient(subject: Subject) -> Verdict:
             output = model(tokens(model, subject.train_length, batch=4), pos)
         output.float().logsumexp(-1).square().sum().backward()
         names_of_encodings = parameters_of_encodings(model)
-        for name, parameter in model.named_parameters():
+        for name, parameter in with_numbers(model).items():
             # a parameter of an encoding with a row for each layer: every layer has to use its own
             has_rows = parameter.ndim > 1 and parameter.shape[0] == len(model.blocks)
             is_by_layer = has_rows and name in names_of_encodings
@@ -84,24 +87,35 @@ def seeds(subject: Subject) -> Verdict:
         with torch.random.fork_rng():
             torch.manual_seed(seed + 1)  # the global generator must not matter
             again = dict(subject.build(seed).named_parameters())
-        for name, parameter in model.named_parameters():
+        for name, parameter in with_numbers(model).items():
             require_identical(parameter, again[name], f"{name} starts elsewhere the second time")
-    _check_draws(subject.build(0), subject.build(1))
+    _check_generators(subject.build(0))
     return Verdict("pass", "two seeds, bit for bit")
 
 
-def _check_draws(first: Decoder, second: Decoder) -> None:
-    """Raise ViolationError for numbers that look drawn, and are the same in models of two seeds."""
-    for encoding, again in zip(encoding_and_options(first), encoding_and_options(second), strict=True):
-        parameters_of_second = dict(again.named_parameters())
-        for name, fixed in fixed_values(encoding).items():
-            values = dict(encoding.named_parameters())[name].detach()[~fixed.is_fixed]
-            values_of_second = parameters_of_second[name].detach()[~fixed.is_fixed]
-            is_drawn = len(values.unique()) > 1  # a constant need not depend on the seed
-            if is_drawn and same_values(values, values_of_second).all():
-                raise ViolationError(
-                    f"{name} starts with the same numbers whatever the seed", "seeds 0 and 1"
-                )
+class OtherGenerators(TorchFunctionMode):
+    """Note whether torch is asked inside for draws from another generator than the given one."""
+
+    def __init__(self, given: torch.Generator) -> None:
+        super().__init__()
+        self.given = given
+        self.has_seen_another = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        generator = (kwargs or {}).get("generator")
+        self.has_seen_another |= generator is not None and generator is not self.given
+        return func(*args, **(kwargs or {}))
+
+
+def _check_generators(model: Decoder) -> None:
+    """Raise ViolationError if `initialize` draws from a generator of its own: all seeds would start alike."""
+    for name, parameter in parameters_of_encodings(model).items():
+        owner, name_in_owner = owner_of(model, name)
+        generator = torch.Generator().manual_seed(0)
+        with OtherGenerators(generator) as mode, torch.no_grad():
+            owner.initialize(name_in_owner, torch.full_like(parameter, torch.nan), generator)
+        if mode.has_seen_another:
+            raise ViolationError(f"{name_in_owner} is drawn by a generator of its own", "whatever the seed")
 
 
 def initial(subject: Subject) -> Verdict:

@@ -26,12 +26,17 @@ class BuildModel(Protocol):
     def __call__(self, seed: int, **changes: Any) -> Decoder: ...
 
 
+def with_numbers(model: Decoder) -> dict[str, nn.Parameter]:
+    """Return the parameters of a model by name, without those of size 0."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.numel()}
+
+
 def parameters_of_encodings(model: Decoder) -> dict[str, nn.Parameter]:
-    """Return the parameters with numbers of the encoding and its options, by their names in the model."""
+    """Return the parameters of the encoding and of its options, by their names in the model."""
     return {
         name: parameter
-        for name, parameter in model.named_parameters()
-        if name.startswith(("encoding.", "options.")) and parameter.numel()
+        for name, parameter in with_numbers(model).items()
+        if name.startswith(("encoding.", "options."))
     }
 
 

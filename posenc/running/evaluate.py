@@ -26,7 +26,7 @@ from posenc.running.cell_progress import CellProgress, work_of_cells
 from posenc.running.facts import facts_of_given_model, run_facts
 from posenc.running.invocation import Invocation
 from posenc.running.job import Job
-from posenc.running.locks import is_held, locked
+from posenc.running.locks import HeldRunError, is_held, locked
 from posenc.running.measured_text import text_line, unigram_warning
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.stored_run import load_model
@@ -35,6 +35,7 @@ from posenc.tracking import TrackedRun, Tracker, build_tracker
 from posenc.training.checkpoint import newest_checkpoint
 from posenc.training.distributed import current
 
+TRACKING_SECONDS = 60.0  # for so long an evaluation waits for another one that tells the tracker
 BYTES = TokenizerSettings(name="bytes")  # the tokenizer that a reference needs
 
 
@@ -87,14 +88,19 @@ def _measure_run(job: Job, invocation: Invocation, stop: StopFlag) -> list[Recor
     is_training = job.tracking.name != NONE and is_held(job.directory, "run")
     if is_training:  # the training sends all records at its end
         say("this run is being trained: its own process tells the tracker of these numbers")
-    else:
-        # one process at a time: each reads what was sent before, and writes that back
-        with (
-            locked(job.directory, "tracking", waits=True),
-            tracked(job, trained.experiment_name) as tracker,
-        ):
-            tracker.log_evaluation(run_directory.records_at(job.directory, checkpoint.step))
+    elif job.tracking.name != NONE:
+        _tell_tracker(job, trained.experiment_name, checkpoint.step)
     return records
+
+
+def _tell_tracker(job: Job, group: str, step: int) -> None:
+    """Tell the tracker of all records of a checkpoint, unless another evaluation is at it for a minute."""
+    try:
+        # one process at a time: each reads what was sent before, and writes that back
+        with locked(job.directory, "tracking", seconds=TRACKING_SECONDS), tracked(job, group) as tracker:
+            tracker.log_evaluation(run_directory.records_at(job.directory, step))
+    except HeldRunError as error:
+        say(f"the tracker was not told: {error.problem}; the same command tells it")
 
 
 def _measure_given_model(job: Job, invocation: Invocation, stop: StopFlag) -> list[Record]:

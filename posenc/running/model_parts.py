@@ -160,7 +160,7 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
     attention = ATTENTIONS[settings.attention.name]
     parameters = own_parameters(attention_settings)
     positions = settings.positions.plain()
-    position_limit, distance_limit = position_limits(positions, settings.context_length)
+    position_limit, distance_limit = position_limits(positions, _length_of_weights(settings))
     if position_limit is not None and position_limit < settings.context_length:
         problem = "a window has more tokens"
         allowed = f"from context_length={settings.context_length}"
@@ -222,9 +222,13 @@ def _train_extended(model: Decoder, settings: RunSettings) -> None:
         extended = extension.effective_encoding(settings.context_length)
     changes_nothing = extended is model.effective_encoding
     if changes_nothing and settings.context_length > _length_of_weights(settings):
-        reason = f"positions={settings.positions.name} shows distances below {model.encoding.shape.distances}"
-        problem = f"changes nothing at {settings.context_length} tokens: {reason}"
-        raise UserError("extend", settings.extend.name, problem, hint="set its factor: extend.factor=N")
+        problem = f"changes nothing at {settings.context_length} tokens"
+        hint = ""
+        distances = model.encoding.shape.distances
+        if distances >= settings.context_length:
+            problem += f": positions={settings.positions.name} shows distances below {distances}"
+            hint = "set its factor: extend.factor=N" if "factor" in extension.settings else ""
+        raise UserError("extend", settings.extend.name, problem, hint=hint)
     model.replace_effective_encoding(extended)
 
 

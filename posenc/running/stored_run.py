@@ -67,7 +67,11 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     stored_settings = _trained_settings(run, loaded)
     settings = _checked_settings(stored_settings, plugins)
     shape = check_model(settings.model)
-    outline = build_outline(settings, shape)
+    try:
+        outline = build_outline(settings, shape)
+    except UserError as error:  # what earlier versions took may be refused today
+        problem = f"this version of posenc refuses its settings: {error.key}={error.value}: {error.problem}"
+        raise UserError("run", run, problem, hint="its records can still be compared") from error
     # the settings as stored: checking them may fill in a parameter that is newer than the run
     settings_hash = None if loaded.facts is None else loaded.facts.get("settings_hash")
     writer = writer_of(stored_settings, settings_hash)

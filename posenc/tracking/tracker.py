@@ -72,6 +72,7 @@ class TrackerState:
     group: str | None  # the first group of the run: a later evaluation does not move it
     step: int = -1  # the last step that was sent
     sent: list[str] = field(default_factory=list)  # keys of the measurements that were sent
+    project: str | None = None  # where the run is, for trackers that have projects
 
     @classmethod
     def new(cls, group: str | None) -> TrackerState:
@@ -85,6 +86,7 @@ class TrackerState:
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
             state = cls(values["id"], values["group"], int(values["step"]), list(values["sent"]))
+            state.project = values.get("project")  # states of before 0.3 have none
             is_id = TRACKED_ID.fullmatch(state.id)  # it becomes a part of paths
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -58,7 +58,7 @@ class WandbTracker(BaseTracker):
             run_group = run_group[:LONGEST_NAME]
         settings: dict[str, Any] = {
             "entity": entity,
-            "project": project_of(project),
+            "project": self._project(project),
             "run_name": run.name[:LONGEST_NAME],
             "run_group": run_group or None,
             "run_job_type": run.kind,
@@ -75,6 +75,14 @@ class WandbTracker(BaseTracker):
         }
         self._run = self._start(requested_mode() if mode == "auto" else mode, settings)
         self.save()
+
+    def _project(self, named: str | None) -> str:
+        """Return the project of the run. One that goes on stays where it began, unless a setting says where."""
+        project = project_of(named)
+        if self.resumed and named is None:
+            project = self.state.project or DEFAULT_PROJECT  # of before states had one
+        self.state.project = project
+        return project
 
     def _start(self, mode: str, settings: dict[str, Any]) -> Any:
         """Start the W&B run in a mode, or offline if online is not possible."""

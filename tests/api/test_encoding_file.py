@@ -60,6 +60,11 @@ def test_parameters_and_other_plug_ins_are_set_beside_a_file(mine):
     assert jobs == [({"name": "mine", "strength": 2}, ["other", "./mine.py"])]
 
 
+def test_one_plug_in_may_stand_without_a_list(mine):
+    jobs = composed("encoding=./mine.py", "plugins=other")
+    assert jobs == [({"name": "mine", "strength": 1.5}, ["other", "./mine.py"])]
+
+
 @pytest.fixture
 def experiment(working_folder):
     """Return the arguments that choose an experiment with a plug-in of its own."""
@@ -93,7 +98,7 @@ def test_parameters_in_a_file_need_no_star(mine):
 
 # --- Files that are refused
 TASK = "from posenc.data.tasks.base import Task\n\n\nclass Mine(Task):\n    name = 'mine_too'\n"
-TWICE = tiny.PLUGIN + "\n\nclass Copied(Mine):\n    pass\n"
+TWICE = tiny.PLUGIN + "\n\nclass Copied(Mine):\n    name = 'mine'\n"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from fake_runs import only_run
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import QUOTED_KEYS, parse
+from posenc.config.overrides import NAMES, QUOTED_KEYS, parse
 from posenc.core.errors import UserError
 
 
@@ -26,7 +26,7 @@ def value_of(override):
     return OverridesParser.create().parse_override(handed_on).value()
 
 
-@pytest.mark.parametrize("key", QUOTED_KEYS)
+@pytest.mark.parametrize("key", sorted(set(QUOTED_KEYS) - set(NAMES)))
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_is_what_was_written(path, key):
     assert value_of(f"{key}={path}") == path
@@ -52,6 +52,19 @@ def test_a_separator_is_taken_as_it_is_typed(separator):
 def test_a_path_in_quotes_is_what_is_inside(path):
     escaped = path.replace("\\", "\\\\").replace("'", "\\'")
     assert value_of(f"runs_dir='{escaped}'") == path
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("name", "null"), ("experiment_name", "2026_11_21"), ("name", "a,b")]
+)
+def test_a_plain_name_is_read_by_hydra_as_ever(key, value):
+    """Another folder would be another run."""
+    assert parse([f"{key}={value}"]).overrides == [f"{key}={value}"]
+
+
+def test_lists_of_paths_are_the_values_of_a_sweep(working_folder):
+    jobs = settings_of("-m", "plugins=[~/p1],[p2,ü]")
+    assert [settings.plugins for settings in jobs] == [["~/p1"], ["p2", "ü"]]
 
 
 # --- Commas and interpolations

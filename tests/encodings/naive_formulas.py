@@ -111,7 +111,7 @@ def rotated_product(q, k, angle, layout="interleaved", width=WIDTH, fade=lambda 
 
 def _masked_heads(example):
     chosen = example.s["masked_heads"]
-    return max(1, example.heads // 2) if chosen is None else chosen
+    return example.heads // 2 if chosen is None else chosen
 
 
 class Example:

@@ -95,8 +95,9 @@ def test_distances_past_the_end_of_xpos_are_refused():
         example.attention()
 
 
-def test_one_head_of_hard_alibi_is_masked():
-    assert encoding_of("hard_alibi", 16, 1, 8, 2).derived["masked_heads"] == 1
+def test_hard_alibi_with_one_head_says_that_none_is_masked():
+    assert encoding_of("hard_alibi", 16, 1, 8, 2).warnings() == ["no head is masked, so this is nope"]
+    assert not encoding_of("hard_alibi", 16, 2, 8, 2).warnings()
 
 
 def test_repo_without_plain_layers_reads_no_position():

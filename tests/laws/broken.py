@@ -170,7 +170,7 @@ class OwnDraws(Slopes, law="seeds", says="starts elsewhere the second time"):
         nn.init.normal_(parameter)
 
 
-class SameDraws(Slopes, law="seeds", says="starts with the same numbers whatever the seed"):
+class SameDraws(Slopes, law="seeds", says="is drawn by a generator of its own"):
     """Initial values from a generator of its own, so that all seeds of a sweep begin alike."""
 
     def initialize(self, name, parameter, generator):

@@ -196,7 +196,7 @@ def test_a_run_trained_with_an_extension_takes_no_other(train):
         # positions with gaps show the distances that `factor: auto` would make room for
         (
             {"extend": "pi", "positions": "pose", "context_length": 64},
-            "extend=pi: changes nothing at 64 tokens: positions=pose shows distances below 512",
+            "extend=pi: changes nothing at 64 tokens: positions=pose shows distances below 128",
         ),
         (
             {"extend": "yarn", "positions": {"name": "offset", "max": 32}, "context_length": 64},
@@ -218,7 +218,7 @@ def test_pose_and_an_extension_with_a_factor_train_together(train):
     )
     assert run.config["extend"]["factor"] == 32
     (pose,) = [option for option in run.model.options if option.name == "pose"]
-    assert pose.limit == run.model.encoding.shape.distances == 8 * 64
+    assert pose.limit == run.model.encoding.shape.distances == 8 * 16
 
 
 @pytest.fixture

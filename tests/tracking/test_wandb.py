@@ -217,6 +217,14 @@ def test_a_project_is_that_of_the_setting_else_of_the_environment(home, monkeypa
     assert project_of("mine") == "mine"
 
 
+def test_a_run_that_goes_on_stays_in_its_project(home, monkeypatch, tmp_path):
+    begin("wandb", tmp_path / "run", mode="offline", project="first").finish("interrupted")
+    monkeypatch.setenv("WANDB_PROJECT", "second")
+    begin("wandb", tmp_path / "run", mode="offline").finish("finished")
+    state = json.loads((tmp_path / "run/tracking/wandb.json").read_text())
+    assert state["project"] == "first"
+
+
 # --- Servers
 
 PROGRAM = """

@@ -16,7 +16,7 @@ class DrawnPositions(Encoding):
     def __init__(self, shape: Shape, *, max: int | None) -> None:
         super().__init__(shape)
         if max is None:
-            max = self.times * shape.train_length if shape.position_limit is None else shape.position_limit
+            max = self.times * shape.train_length
             self.derived["max"] = max
         self.limit = max
         if not shape.train_length <= self.limit <= LARGEST_LIMIT:
