@@ -77,7 +77,7 @@ class WandbTracker(BaseTracker):
         self.save()
 
     def _project(self, named: str | None) -> str:
-        """Return the project of the run. One that goes on stays where it began, unless a setting says where."""
+        """Return the project: of a run that goes on the one where it began, unless a setting names one."""
         project = project_of(named)
         if self.resumed and named is None:
             project = self.state.project or DEFAULT_PROJECT  # of before states had one
