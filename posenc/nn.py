@@ -51,19 +51,28 @@ def make_encoding(
     of `conf/encoding/NAME.yaml`. Warns of what the encoding itself warns of, such as layers in which it does
     nothing. Raises UserError.
     """
-    width = _head_width(d_model, n_heads) if head_dim is None else head_dim
-    encoding = build_encoding(
+    encoding = _initial_encoding(
         name,
+        seed=seed,
         d_model=d_model,
         n_heads=n_heads,
-        head_dim=width,
+        head_dim=head_dim,
         n_layers=n_layers,
         train_length=train_length,
         **parameters,
     )
-    initialize_encoding(encoding, "encoding", seed)
     for text in encoding.warnings():
         warnings.warn(f"{name}: {text}", stacklevel=2)
+    return encoding
+
+
+def _initial_encoding(
+    name: str, *, d_model: int, n_heads: int, head_dim: int | None = None, seed: int = 0, **others: Any
+) -> Encoding:
+    """Build an encoding as `make_encoding` does, without warnings. Raises UserError."""
+    width = _head_width(d_model, n_heads) if head_dim is None else head_dim
+    encoding = build_encoding(name, d_model=d_model, n_heads=n_heads, head_dim=width, **others)
+    initialize_encoding(encoding, "encoding", seed)
     return encoding
 
 
@@ -96,16 +105,15 @@ class Attention(nn.Module):
         if isinstance(encoding, str):
             if train_length is None:
                 raise UserError("train_length", None, "is needed: T, the length that the model is trained at")
-            with warnings.catch_warnings():  # which would speak of a model of `layer` + 1 layers
-                warnings.simplefilter("ignore")
-                encoding = make_encoding(
-                    encoding,
-                    d_model=d_model,
-                    n_heads=n_heads,
-                    train_length=train_length,
-                    n_layers=layer + 1,
-                    **parameters,
-                )
+            # Its warnings would speak of a model of `layer` + 1 layers, which nobody has.
+            encoding = _initial_encoding(
+                encoding,
+                d_model=d_model,
+                n_heads=n_heads,
+                n_layers=layer + 1,
+                train_length=train_length,
+                **parameters,
+            )
         else:
             _check_unused({"train_length": train_length, **parameters})
             _check_shape(encoding, d_model=d_model, n_heads=n_heads, head_dim=head_dim, layer=layer)

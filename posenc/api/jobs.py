@@ -26,8 +26,8 @@ from posenc.running.plan_training import plan_training
 from posenc.running.train import run_train
 from posenc.training.device import resolve_device
 
-# Keys that are null by default: a mapping is their value, since there are no keys inside to set.
-KEYS_WITHOUT_KEYS = ("data.plant",)
+# A mapping is the whole value of these keys: they are null by default, so there are no keys inside to set.
+TAKEN_WHOLE = ("data.plant",)
 # Keys of settings that apply to a model that is given as a function.
 KEYS_OF_GIVEN_MODEL = (
     "context_length",
@@ -161,7 +161,7 @@ def _compose(command: str, overrides: list[str]) -> ComposedJob:
 def _override_texts(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield KEY=VALUE for each override; a mapping below a key sets the keys inside it."""
     for key, value in overrides.items():
-        if f"{prefix}{key}" in KEYS_WITHOUT_KEYS:
+        if f"{prefix}{key}" in TAKEN_WHOLE:
             yield f"{prefix}{key}={value_text(value)}"
         elif isinstance(value, Mapping) and str(value.get("name")) in choice_files(f"{prefix}{key}"):
             # the choice of a group, which brings the parameters of its YAML along

@@ -5,7 +5,8 @@ are added, and masks are intersected.
 Setting:
   parts  names of encodings: `encoding=sum encoding.parts=[alibi,rope]`. Parameters that differ from a part's
          YAML make it a mapping: `encoding.parts=[alibi,{name:rope,base:500000.0}]`.
-Two parts are refused if both rotate, both draw positions, or both replace the softmax or the values.
+Two parts are refused if both decide the product of queries and keys, by a rotation or otherwise, if both draw
+positions, or if both replace the softmax or the values.
 """
 
 from torch import nn

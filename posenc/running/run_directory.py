@@ -35,6 +35,7 @@ from posenc.results.runs import METRICS_FILE, RunStatus, load_run, stored_status
 from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
 from posenc.settings.tree import EvalSettings, RunSettings, SubjectSettings
+from posenc.tracking.tracker import EVENTS_FOLDER, STATE_FOLDER
 from posenc.training.checkpoint import drop_leftovers, leftovers
 from posenc.training.distributed import current
 
@@ -163,7 +164,7 @@ def forget_diverged(directory: Path) -> None:
     What trackers were told counts as well: they would take no step again that they have.
     """
     if read_status(directory).get("status") == DIVERGED:
-        for folder in ("checkpoints", "tracking", "tensorboard"):
+        for folder in ("checkpoints", STATE_FOLDER, EVENTS_FOLDER):
             shutil.rmtree(directory / folder, ignore_errors=True)
 
 

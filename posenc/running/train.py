@@ -104,8 +104,9 @@ def _run_in_directory(
         run_directory.forget_diverged(directory)
         status: AbstractContextManager[None] = nullcontext()
         if not is_trained:
-            typed = {"overrides": overrides, "config_dir": invocation.config_dir}
-            status = run_directory.recorded_status(directory, stop, **typed)
+            status = run_directory.recorded_status(
+                directory, stop, overrides=overrides, config_dir=invocation.config_dir
+            )
         with status, processes.watched():
             if not is_trained:
                 run_directory.write_config(directory, settings)

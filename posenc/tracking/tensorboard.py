@@ -6,9 +6,8 @@ from typing import Any
 
 from posenc.results.numbers import flat_texts
 from posenc.tracking.curves import STEP, Row
-from posenc.tracking.tracker import BaseTracker, TrackedRun, TrackerState
+from posenc.tracking.tracker import EVENTS_FOLDER, BaseTracker, TrackedRun, TrackerState
 
-FOLDER = "tensorboard"  # in the run directory
 NO_HYPERPARAMETERS = ("tracking.", "eval.", "data.exclude")  # beginnings of keys that nobody filters runs by
 
 
@@ -21,7 +20,7 @@ class TensorboardTracker(BaseTracker):
         from torch.utils.tensorboard import SummaryWriter
 
         super().__init__(run, "tensorboard")
-        folder = run.directory / FOLDER
+        folder = run.directory / EVENTS_FOLDER
         if self.resumed and not folder.is_dir():  # somebody deleted the files
             self.state = TrackerState(self.state.id, self.state.group)
             self.resumed = False

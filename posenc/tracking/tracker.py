@@ -26,6 +26,9 @@ from posenc.tracking.curves import (
 )
 
 logger = logging.getLogger(__name__)
+# in the run directory
+STATE_FOLDER = "tracking"  # what each tracker has of the run
+EVENTS_FOLDER = "tensorboard"
 TRACKED_ID = re.compile(r"[a-z0-9]{8,64}")
 LONGEST_ERROR = 200  # characters
 # kinds of tracked runs
@@ -86,7 +89,7 @@ class TrackerState:
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
             state = cls(values["id"], values["group"], int(values["step"]), list(values["sent"]))
-            state.project = values.get("project")  # states of before 0.3 have none
+            state.project = values.get("project")  # older states have none
             is_id = TRACKED_ID.fullmatch(state.id)  # it becomes a part of paths
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -104,7 +107,7 @@ class BaseTracker(Tracker):
 
     def __init__(self, run: TrackedRun, name: str) -> None:
         self.run = run
-        self._file = run.directory / "tracking" / f"{name}.json"
+        self._file = run.directory / STATE_FOLDER / f"{name}.json"
         stored = TrackerState.read(self._file)
         self.resumed = stored is not None
         self.state = TrackerState.new(run.group) if stored is None else stored

@@ -78,9 +78,10 @@ class WandbTracker(BaseTracker):
 
     def _project(self, named: str | None) -> str:
         """Return the project: of a run that goes on the one where it began, unless a setting names one."""
-        project = project_of(named)
         if self.resumed and named is None:
-            project = self.state.project or DEFAULT_PROJECT  # of before states had one
+            project = self.state.project or DEFAULT_PROJECT  # older states have none, and were there
+        else:
+            project = project_of(named)
         self.state.project = project
         return project
 
