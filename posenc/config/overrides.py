@@ -268,14 +268,15 @@ def quote_paths(override: str) -> str:
         return override
     if setting in LISTS_OF_PATHS and value.startswith("[") and value.endswith("]"):
         lists = value[1:-1].split("],[")  # several are the values of a sweep
-        return f"{written}{','.join(f'[{_quoted(paths)}]' for paths in lists)}"
+        quoted_lists = [f"[{_quoted(paths) if paths else ''}]" for paths in lists]
+        return f"{written}{','.join(quoted_lists)}"
     return f"{written}{_quoted(value)}"
 
 
 def _quoted(paths: str) -> str:
     """Quote each of the paths that commas separate, unless there is a file of that whole name."""
     separate = [paths] if exists(paths) else paths.split(",")
-    return ",".join(quote(path.strip()) for path in separate if path)
+    return ",".join(quote(path.strip()) for path in separate)
 
 
 def quote(value: str) -> str:

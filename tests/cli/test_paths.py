@@ -63,8 +63,8 @@ def test_a_plain_name_is_read_by_hydra_as_ever(key, value):
 
 
 def test_lists_of_paths_are_the_values_of_a_sweep(working_folder):
-    jobs = settings_of("-m", "plugins=[~/p1],[p2,ü]")
-    assert [settings.plugins for settings in jobs] == [["~/p1"], ["p2", "ü"]]
+    jobs = settings_of("-m", "plugins=[],[~/p1],[p2,ü]")
+    assert [settings.plugins for settings in jobs] == [[], ["~/p1"], ["p2", "ü"]]
 
 
 # --- Commas and interpolations
