@@ -176,6 +176,7 @@ class LatentAttention(nn.Module):
             q_rotary, k_rotary = encoding.rotate(q_rotary, k_rotary, q_pos, pos, self.layer)
         q = torch.cat((q_content, q_rotary), dim=-1)
         k = torch.cat((k_content, k_rotary.expand(-1, heads, -1, -1)), dim=-1)  # (B, H, S, D + D_R)
+        # The rotary parts are turned already. A second `rotate` would turn the content, too.
         y = attend(Heads(q, k, v), x, Layer(encoding, self.layer, pos, mask), is_rotated=True)  # (B, H, T, D)
         return self.out(y.transpose(1, 2).reshape(batch, n_targets, d_model))  # (B, T, d_model)
 

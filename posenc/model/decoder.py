@@ -174,6 +174,7 @@ class Decoder(nn.Module):
 
     def output_weight(self, dtype: torch.dtype) -> Tensor:
         """Return the output map, which is the embedding: (V, d_model), for hidden states of this type."""
+        # Autocast does not round it where a product is made with `out=`, as in the loss.
         return self.embedding.weight.to(dtype)
 
     def hidden(
@@ -189,7 +190,9 @@ class Decoder(nn.Module):
             if "embed" in encoding.hooks:
                 x = encoding.embed(x, pos, layer)
             is_last = layer == len(self.blocks) - 1
+            # Only the last block may leave tokens out: those of the others become keys in later layers.
             queries = n_targets if is_last else window
+            # Made here and not in the attention, since a compiled block cannot make a mask.
             mask = fused_mask(encoding, layer, queries, pos)
             x = block(x, pos, encoding, queries, mask)  # (B, S, d_model); after the last (B, T, d_model)
         return rms_norm_for_product(x, self.norm.weight)

@@ -78,6 +78,7 @@ def serves(encoding: Encoding, queries: int, keys: int, device: torch.device) ->
     """Tell whether FlexAttention can compute this encoding's attention of `queries` with `keys` tokens."""
     hooks = encoding.hooks
     if encoding.cumulates_gates:
+        # `_gate_bias` adds the gates and nothing else.
         if hooks & {"bias", "distance_bias"}:
             return False
         if "visible" in hooks and torch.is_grad_enabled():
@@ -140,6 +141,7 @@ def _beside_sink(output: Tensor, log_sum: Tensor, layer: Layer) -> tuple[Tensor,
 
 def _attend_biased(heads: Heads, layer: Layer, scale: float, bias: Tensor, *, by_distance: bool) -> Tensor:
     """Attend with a bias (H or 1, T, S) of pairs, or (H or 1, S) by distance."""
+    # The kernel looks a bias up by the number of the head, so one that heads share is written out for each.
     bias = bias.float().expand(heads.q.shape[1], *bias.shape[1:]).contiguous()
     queries = heads.q.shape[2]
     keys = heads.k.shape[2]
@@ -294,6 +296,7 @@ def _kernel_options(heads: Heads, added: Added | None) -> dict[str, int] | None:
 
 def masking(encoding: Encoding) -> Encoding | None:
     """Return the encoding if it hides keys, else None: the argument of `block_mask`."""
+    # `block_mask` keeps masks by its arguments. With None all encodings that hide nothing share them.
     return encoding if "visible" in encoding.hooks else None
 
 

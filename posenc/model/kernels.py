@@ -79,12 +79,12 @@ def limits() -> Limits:
 def changed_limits(**changes: int) -> Iterator[None]:
     """Use other limits inside, as laws and tests do that compare kernels with each other."""
     global _limits
-    before = _limits
-    _limits = replace(before, **changes)
+    previous_limits = _limits
+    _limits = replace(previous_limits, **changes)
     try:
         yield
     finally:
-        _limits = before
+        _limits = previous_limits
 
 
 class BiasAndMask:
@@ -111,6 +111,7 @@ class BiasAndMask:
         # A strip needs neighbours that are 1 apart, which drawn positions need not be.
         fits_a_strip = "bias" not in hooks and not (self.has_bias and "positions" in hooks)
         self.strip: Tensor | None = None
+        # Without a strip each block makes its bias later, so nobody knows yet whether that has a gradient.
         self.may_have_gradient = self.has_bias
         if fits_a_strip:
             self.strip = self._make_strip()
@@ -225,6 +226,7 @@ def choose_kernel(heads: Heads, layer: Layer) -> str:
     is_biased = not hooks.isdisjoint({"bias", "distance_bias", "visible", "sink"})
     if layer.mask is not None and min(q.shape[-1], v.shape[-1]) >= LEAST_FLEX_WIDTH:
         return "flex"
+    # The other kernels keep scores and weights to themselves, so no hook could change them.
     if hooks_on_scores(layer.encoding):
         return "blocks"
     if q.is_cuda:
@@ -233,7 +235,9 @@ def choose_kernel(heads: Heads, layer: Layer) -> str:
         return "blocks"
     if not is_biased and queries == keys and keys >= _limits.causal_from:
         return "causal"
-    if not torch.is_grad_enabled() and keys >= _limits.masked_from and v.dtype == torch.float32:
+    # Not in bf16: there autocast rounds the bias as well. That moved the output of `sandwich` by up to 0.16.
+    is_float32 = v.dtype == torch.float32
+    if not torch.is_grad_enabled() and keys >= _limits.masked_from and is_float32:
         return "masked"
     return "blocks"
 
@@ -245,6 +249,7 @@ def _causal(heads: Heads, scale: float) -> Tensor:
     keys = k.shape[2]
     if queries == keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    # `is_causal` would count queries and keys from their beginnings. Here their ends are the same token.
     allowed = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)  # (T, S)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
 
@@ -265,6 +270,7 @@ def _masked(heads: Heads, layer: Layer, scale: float) -> Tensor:
         k = F.pad(k, (0, 0, 1, 0))
         v = F.pad(v, (0, 0, 1, 0))
     n_sinks = 0 if sink is None else 1
+    # The last block first, for the reason that `query_blocks` gives.
     for start in reversed(range(0, queries, size)):
         stop = min(start + size, queries)
         seen = keys - queries + stop  # keys up to the block's last query
@@ -324,6 +330,7 @@ def _hooked_blocks(heads: Heads, layer: Layer, state: object, scale: float) -> T
         q_pos = pos[keys - queries + start : seen]
         k_pos = pos[:seen]
         product = q_block @ slice_tokens(k, 0, padded).transpose(-1, -2)
+        # Scaled after the cast: in bf16 a scale that is no power of two would round the scores once more.
         s = product[..., :seen].float() * scale  # (B, H, Tb, seen)
         s = s + bias_and_mask.bias(start, stop, seen)
         s = encoding.scores(s, q_block, slice_tokens(k, 0, seen), q_pos, k_pos, state, number)

@@ -168,6 +168,7 @@ def bias_gradient(
     `grad_dot_y` is g_i . y_i, (B, H, T).
     """
     if q.is_cuda:
+        # Imported here, since torch for CPUs comes without Triton.
         from posenc.model.triton_score_gradients import pair_gradient
 
         # (H, T, T): [h, i, j] for query i and key j; with `by_distance` [h, i, r] for query i and distance r

@@ -155,6 +155,7 @@ class _SoftmaxAttention(torch.autograd.Function):
                 p, of_sink = _softmax_with_sink(q[:, start:stop], k[:, :keys], bias, scale, batch, sink)
                 weights_of_sink.append(of_sink)
             y[:, start:stop] = torch.bmm(p, v[:, :keys])
+            # An evaluation keeps no weights, so it has those of one block at a time in memory.
             if needs_backward:
                 weights.append(p)
         sink_needs_gradient = ctx.needs_input_grad[SINK_ARGUMENT]

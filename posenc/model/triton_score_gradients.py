@@ -63,6 +63,7 @@ def _pair_kernel(
     """
     first_row = tl.program_id(0) * ROWS
     first_column = tl.program_id(1) * COLUMNS
+    # int64, since an index into (H, T, T) may be beyond 2^31.
     head = tl.program_id(2).to(tl.int64)
     if first_column > first_row + ROWS - 1:  # all keys of the tile are in the future
         return
@@ -167,6 +168,7 @@ def pair_gradient(
     bias is (H, T, T).
     """
     batch, heads, length, _ = q.shape
+    # Zeros, since a program whose keys are all in the future returns without writing.
     out = torch.zeros(heads, length, length, device=q.device)
     tensors = _dense_rows(q, k, v, grad)
     bias = bias.contiguous()
@@ -259,5 +261,6 @@ def _constants(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Any]:
         "E_PADDED": max(LEAST_DOT_WIDTH, triton.next_power_of_2(value_width)),
         "ROWS": ROWS,
         "COLUMNS": COLUMNS,
+        # It matters for float32 alone, whose numbers `tf32` would round to 10 bits.
         "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
     }
