@@ -116,7 +116,8 @@ def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
         attributes |= {"uses_positions": False, "by_lengths": True}
     base = GivenRotary if kind == "rotary" else GivenBias
     cls = type(name, (base,), attributes)
-    plugin = sys.modules[MODULE] = ModuleType(MODULE)
+    plugin = ModuleType(MODULE)
+    sys.modules[MODULE] = plugin
     setattr(plugin, name, cls)
     _try_out(text, cls)
     return label, MODULE
@@ -128,6 +129,7 @@ def _try_out(text: str, cls: type[Given]) -> None:
     try:
         encoding = cls(Shape(d_model=32, n_heads=4, head_dim=8, n_layers=2, train_length=32))
         if isinstance(encoding, GivenBias):
+            # Fewer queries than keys: with equally many, a transposed bias would have the right shape.
             encoding.bias(pos[3:], pos, 0)
         else:
             q = torch.ones(1, 4, 8, 8)
@@ -161,6 +163,7 @@ def _maker(text: str, function: Any) -> Callable[[Shape], Any]:
     A class is constructed with those widths of the shape that its signature requires.
     """
     if isinstance(function, nn.Module):
+        # A copy for each model: laws change the weights of one model and compare it with another.
         return lambda shape: copy.deepcopy(function)
     if not inspect.isclass(function):
         return lambda shape: function
@@ -173,4 +176,9 @@ def _maker(text: str, function: Any) -> Callable[[Shape], Any]:
     if unknown:
         hint = "a function of your own that makes it and calls it"
         raise UserError("--module", text, f"needs {', '.join(unknown)}", allowed=", ".join(WIDTHS), hint=hint)
-    return lambda shape: function(**{name: getattr(shape, WIDTHS[name]) for name in required})
+
+    def construct(shape: Shape) -> Any:
+        widths = {name: getattr(shape, WIDTHS[name]) for name in required}
+        return function(**widths)
+
+    return construct

@@ -29,6 +29,7 @@ def same(subject: Subject) -> Verdict:
     if has_parameters:
         raise LawNotApplicableError(f"{like.name} has learned values")
     hooks = model.encoding.hooks & {"bias", "rotate"}
+    # A callable gets positions, so it has a `bias` even where the encoding of posenc has one by distance.
     hooks_of_like = {"bias" if hook == "distance_bias" else hook for hook in like.hooks}
     require(hooks == hooks_of_like, f"{like.name} acts on {', '.join(sorted(hooks_of_like))}")
     # bf16 has every whole number up to 256, 8T here: a bias that is rounded to it shows beyond
@@ -53,6 +54,7 @@ def scores_of(encoding: Encoding, pos: Tensor, layer: int) -> Tensor:
         shape = (2, 1, encoding.shape.n_heads, len(pos), encoding.shape.head_dim)
         q, k = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         q, k = encoding.rotate(q, k, pos, pos, layer)
+        # The attention hides the future, so the scores of future keys may differ.
         return (q @ k.mT)[0].tril()  # (H, S, S)
     bias = encoding.bias(pos, pos, layer)  # (H, S, S)
     return (bias - bias.diagonal(dim1=1, dim2=2)[..., None]).tril()

@@ -66,10 +66,14 @@ def options(subject: Subject) -> Verdict:
         try:
             subject.fresh(**change)
         except UserError as error:
-            is_named = any(word in error.text() for word in (option, *change.get("attention", {})))
-            require(is_named, f"{option} is refused without being named: {error.text()}")
-            is_declared = _is_refusal_declared(subject.declared, option, change)
-            (refused if is_declared else undeclared).append(option)
+            text = error.text()
+            names = (option, *change.get("attention", {}))
+            is_named = any(name in text for name in names)
+            require(is_named, f"{option} is refused without being named: {text}")
+            if _is_refusal_declared(subject.declared, option, change):
+                refused.append(option)
+            else:
+                undeclared.append(option)
             continue
         _check_with_option(subject, option, change)
         accepted.append(option)
@@ -101,10 +105,9 @@ def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) ->
     model(tokens(model, length), model.positions(length, generator_for(0, "law")))
     n = subject.longest(LONGEST)
     ids = tokens(model, n)
-    before = logits(model, ids)
-    after = logits(model, changed_from(ids, n // 2, model))
-    require(bool(before.isfinite().all()), f"with {option}: not finite at {n} tokens")
+    original = logits(model, ids)
+    changed = logits(model, changed_from(ids, n // 2, model))
+    require(bool(original.isfinite().all()), f"with {option}: not finite at {n} tokens")
     past = slice(n // 2)
-    require_identical(
-        before[:, past], after[:, past], f"with {option}: the future changes logits of the past"
-    )
+    reason = f"with {option}: the future changes logits of the past"
+    require_identical(original[:, past], changed[:, past], reason)

@@ -45,14 +45,15 @@ def causal(subject: Subject) -> Verdict:
     model = subject.fresh()
     n = subject.longest(2)
     ids = tokens(model, n)
-    before = logits(model, ids)
+    original = logits(model, ids)
     cuts = (1, n // 4, n // 2 - 1, n // 2, n - 1)  # both ends, and both sides of the middle
     for cut in cuts:
-        after = logits(model, changed_from(ids, cut, model))
-        changed = f"tokens changed from {cut} on"
-        require_identical(before[:, :cut], after[:, :cut], f"{changed} move logits before them")
-        later_change = largest_difference(before[:, cut:], after[:, cut:])
-        require(later_change > VISIBLE_CHANGE, f"{changed} change nothing")
+        changed = logits(model, changed_from(ids, cut, model))
+        change = f"tokens changed from {cut} on"
+        require_identical(original[:, :cut], changed[:, :cut], f"{change} move logits before them")
+        # A model that ignores its input would be causal as well.
+        later_change = largest_difference(original[:, cut:], changed[:, cut:])
+        require(later_change > VISIBLE_CHANGE, f"{change} change nothing")
     return Verdict("pass", f"bit for bit at {len(cuts)} cuts")
 
 
@@ -95,6 +96,7 @@ def order(subject: Subject) -> Verdict:
     n = subject.train_length
     if len(model.blocks) < 2:
         raise LawNotApplicableError("one layer cannot see the order of the past without positions: take two")
+    # Tokens that differ: a past of equal ones would be the same text when it is turned round.
     ids = torch.arange(n)[None] % model.vocab_size
     reordered = ids.clone()
     reordered[:, : n - 1] = ids[:, : n - 1].flip(-1)
@@ -111,15 +113,15 @@ def shift(subject: Subject) -> Verdict:
     n = subject.longest(2)
     ids = tokens(model, n)
     pos = torch.arange(n)
-    before = logits(model, ids, pos)
+    unshifted = logits(model, ids, pos)
     farthest = FAR - LONGEST * subject.train_length  # so that every window ends below FAR
     largest = 0.0
     for offset in (1, 1000, farthest):
         try:
-            after = logits(model, ids, pos + offset)
+            shifted = logits(model, ids, pos + offset)
         except ValueError as error:
             raise LawNotApplicableError(f"refuses far positions: {error}") from error
-        move = largest_difference(before, after)
+        move = largest_difference(unshifted, shifted)
         require_below(move, SHIFT_BOUND, f"logits move when all positions move by {offset}")
         largest = max(largest, move)
     return Verdict("pass", with_bound(largest, SHIFT_BOUND))
@@ -133,7 +135,7 @@ def positions(subject: Subject) -> Verdict:
     n = subject.train_length // 2
     ids = tokens(model, n)
     pos = torch.arange(n)
-    before = logits(model, ids, pos)
+    contiguous = logits(model, ids, pos)
     # A stretch alone is not enough: an encoding that divides positions by the longest one does not see it.
     long_stretch = (FAR - 1) // n
     changes = {
@@ -143,7 +145,7 @@ def positions(subject: Subject) -> Verdict:
     }
     is_used = subject.declared.uses_positions
     for change, changed in changes.items():
-        move = largest_difference(before, logits(model, ids, changed))
+        move = largest_difference(contiguous, logits(model, ids, changed))
         if not is_used:
             require(move == 0, f"declared unused, and {change} changes logits", f"{move:.1e}")
         elif move > SAME_BOUND:

@@ -61,11 +61,13 @@ def _kinds(encoding: Encoding) -> dict[str, Any]:
 def _values(subject: Subject, key: str) -> list[Any]:
     """Return other values of a setting, which may be out of range."""
     encoding = subject.build(0).encoding
-    value = subject.settings[key]
+    own_setting = subject.settings[key]
+    value = own_setting
     if value is None:
+        # null stands for a number that the encoding derives from the shape: that one is varied
         value = encoding.derived.get(key)
-    others = other_values(value, _kinds(encoding)[key])
-    return [other for other in others if other != subject.settings[key]]
+    candidates = other_values(value, _kinds(encoding)[key])
+    return [candidate for candidate in candidates if candidate != own_setting]
 
 
 def other_values(value: Any, kind: Any) -> list[Any]:

@@ -112,6 +112,7 @@ def _check_generators(model: Decoder) -> None:
     for name, parameter in parameters_of_encodings(model).items():
         owner, name_in_owner = owner_of(model, name)
         generator = torch.Generator().manual_seed(0)
+        # nan stands for what `__init__` left empty, so `initialize` has to draw all of it.
         with OtherGenerators(generator) as mode, torch.no_grad():
             owner.initialize(name_in_owner, torch.full_like(parameter, torch.nan), generator)
         if mode.has_seen_another:
@@ -188,11 +189,14 @@ def load(subject: Subject) -> Verdict:
     require(not buffers, f"{reason} (persistent=False keeps them out)")
     # The same seed, as in a resumed run: numbers that are drawn and never trained come from it.
     loaded = subject.fresh()
+    # That seed gives the same weights as well, so they are changed: loading must be what brings them back.
     with torch.no_grad():
         for parameter in loaded.parameters():
             parameter.mul_(0.5).add_(0.1)
+    # A pass with the changed weights: what an encoding keeps of them would be out of date after loading.
     for ids in texts:
         logits(loaded, ids)
+    # safetensors refuses a tensor that is not contiguous
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
     loaded.load_state_dict(load_bytes(save_bytes(weights)), strict=True)
     for ids, logits_before in zip(texts, expected, strict=True):

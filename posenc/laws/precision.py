@@ -34,6 +34,7 @@ def float32(subject: Subject) -> Verdict:
     rounded = logits(model, ids, pos)
     with Float64():
         wide = subject.accept_any_positions(subject.fresh())
+        # Copied, since a generator gives other numbers in float64 than in float32.
         with torch.no_grad():
             for wide_parameter, parameter in zip(wide.parameters(), model.parameters(), strict=True):
                 wide_parameter.copy_(parameter)

@@ -184,5 +184,6 @@ def logits(
 def changed_from(ids: Tensor, start: int, model: Decoder) -> Tensor:
     """Return a copy of the tokens with other ones from `start` on."""
     changed = ids.clone()
+    # Each token becomes the next one of the vocabulary. Some of newly drawn ones could be the same as before.
     changed[:, start:] = (changed[:, start:] + 1) % model.vocab_size
     return changed
