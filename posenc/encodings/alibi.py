@@ -37,6 +37,7 @@ class ALiBi(Encoding):
     def __init__(self, shape: Shape, *, learned_slopes: bool) -> None:
         super().__init__(shape)
         published = torch.tensor(slopes(shape.n_heads))  # (H,)
+        # A buffer moves to a GPU with the model. It follows from H, so no checkpoint needs it.
         self.register_buffer("published", published, persistent=False)
         self.slope = nn.Parameter(published.log()) if learned_slopes else None  # log m_h, (H,)
 
@@ -45,4 +46,6 @@ class ALiBi(Encoding):
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         slope = self.published if self.slope is None else self.slope.float().exp()  # (H,)
+        # By distance. The slope times the key's index gives the same softmax, but in bf16 most neighbouring
+        # biases would become equal.
         return -slope[:, None] * r.float()  # (H, R)

@@ -259,6 +259,7 @@ class Encoding(nn.Module):
         mask comes after, and its zero gradient times nan or inf would be nan.
         """
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
+        # For each distance, not each pair: a network would need (T, S, hidden) numbers for pairs.
         table = self.distance_bias(torch.arange(int(r.max()) + 1, device=r.device), layer)  # (H, R)
         return table[:, r]  # (H, T, S)
 

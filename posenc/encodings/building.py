@@ -13,6 +13,8 @@ from posenc.core.plugins import source_hash
 from posenc.encodings.registry import encoding_class, list_encodings
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 
+# torch takes 1.5 s or more to import, and a list of names must not wait for it. So the functions below import
+# `Encoding` and `Shape` where they use them.
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding, Shape
 

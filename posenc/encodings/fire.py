@@ -61,7 +61,7 @@ class FIRE(Encoding):
         return self.sets * (first_layer + second_layer + 2)
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        if name in ("c", "factor"):
+        if name in ("c", "factor"):  # these keep the start that `__init__` gives them
             return
         # torch's default for linear maps of one and of 32 inputs
         bound = 1.0 if name in ("w1", "b1") else HIDDEN**-0.5

@@ -73,6 +73,7 @@ class FoPE(Encoding):
         return self._rotated(q, q_pos, layer), self._rotated(k, k_pos, layer)
 
     def _rotated(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        # Autocast would round cosines and sines to bf16 for their product with the matrices.
         with torch.autocast(x.device.type, enabled=False):
             waves = torch.stack(cos_sin(pos, self.frequencies)).to(x.device)  # cos and sin, (2, T, n)
             matrices = self.series(layer, waves)  # (2, H, n, n)

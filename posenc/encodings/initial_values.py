@@ -80,7 +80,8 @@ def _drawn_values(
     owners = [_owner_of_draw(encoding, values_before, draw) for draw in range(n_draws)]
     seeds: list[int] = []
     for draw, name in enumerate(owners):
-        seeds.append(seed_for(seed, f"{path}.{name}", *_how_many_before(owners, draw)))
+        earlier_draws = _how_many_before(owners, draw)
+        seeds.append(seed_for(seed, f"{path}.{name}", *earlier_draws))
     # `SeededDraws` also asks for the seed of the draw after the last one, which is never made.
     seeds.append(n_draws)
     drawn, _ = construct_again(encoding, lambda draw: seeds[draw])
@@ -97,6 +98,8 @@ def construct_again(encoding: Encoding, seed_of_draw: SeedOfDraw) -> tuple[Encod
     Encodings among its arguments (the parts of a sum) are the same objects, not constructed again.
     """
     construction = encoding.construction
+    # The caller's generator is left alone. All values are made on the CPU, since the model may be on the meta
+    # device, which has none; so no state of a GPU's generator needs to be kept.
     with torch.random.fork_rng(devices=()), torch.device("cpu"), SeededDraws(seed_of_draw) as draws:
         again = type(encoding)(*construction.arguments, **construction.keywords)
     return again, draws.count
@@ -118,9 +121,9 @@ class SeededDraws(TorchFunctionMode):
         # generator's state was a draw.
         generator = torch.default_generator
         generator.manual_seed(self.seed_of_draw(self.count))
-        before = generator.get_state()
+        state_before = generator.get_state()
         result = func(*args, **(kwargs or {}))
-        if not torch.equal(generator.get_state(), before):
+        if not torch.equal(generator.get_state(), state_before):
             self.count += 1
         if func in UNSET and result.is_floating_point():
             result.fill_(torch.nan)

@@ -81,12 +81,14 @@ class PaTH(Encoding):
         This is a triangular system of equations for a, one for each key. Query i then loses the sum over
         s = j+1..i of q_i . w_s a_sj.
         """
+        # A triangular solve needs float32 or wider, and bf16 products would round its equations.
         with torch.autocast(x.device.type, enabled=False):
             exact = x.to(torch.promote_types(self.down.dtype, torch.float32))
             w = self._directions(exact, layer)  # (B, H, S, D)
             beta = self._strengths(exact, layer)  # (B, H, S, 1)
             w_with_w = (beta * (w @ w.transpose(-1, -2))).tril(-1)  # [s, l], l < s: (B, H, S, S)
             w_with_k = (w @ k.float().transpose(-1, -2)).tril(-1)  # [s, j], j < s: (B, H, S, S)
+            # `unitriangular` takes the diagonal as 1, which is the a_sj on the left side of the equation.
             a = torch.linalg.solve_triangular(w_with_w, beta * w_with_k, upper=False, unitriangular=True)
             first_query = w.shape[2] - q.shape[2]  # its token
             q_with_w = (q.float() @ w.transpose(-1, -2)).tril(first_query)  # [i, s], s <= i: (B, H, T, S)

@@ -136,7 +136,8 @@ class Pattern(Encoding):
         floor_weight: float,
     ) -> None:
         super().__init__(shape)
-        if not parts or not period or not all(0 <= index < len(parts) for index in period):
+        is_in_range = all(0 <= index < len(parts) for index in period)
+        if not parts or not period or not is_in_range:
             raise ValueError(f"period={period}: must hold indices of parts, from 0 to {len(parts) - 1}")
         self.parts = tuple(parts)
         self.period = tuple(period)
@@ -162,6 +163,7 @@ class Pattern(Encoding):
                 together.append(FloorTemperature(shape, scale=floor_scale, weight=floor_weight))
             self.kinds.append(Composed(shape, together))
         self.acting_kinds = [self.kinds[index] for index in acting]
+        # A part that no layer has changes no number, so it has no say in what the whole declares.
         declare_as(self, self.acting_kinds)
         self.refuses = {**refusals_of(self.acting_parts), **type(self).refuses}
         costs = [self.acting_in(layer).cost for layer in range(shape.n_layers)]
@@ -190,6 +192,7 @@ class Pattern(Encoding):
 
     @cached_property
     def hooks(self) -> frozenset[str]:
+        # The class itself has nearly all hooks. With those of its acting parts a faster kernel may serve.
         return frozenset().union(*(kind.hooks for kind in self.acting_kinds))
 
     def warnings(self) -> list[str]:

@@ -24,6 +24,8 @@ from posenc.core.paths import expanded, is_file, why_missing
 from posenc.core.plugins import named_classes_in, plugin_module
 from posenc.encodings.other_names import named_elsewhere
 
+# torch takes 1.5 s or more to import, and a list of names must not wait for it. So the functions below import
+# `Encoding` where they use it.
 if TYPE_CHECKING:
     from posenc.encodings.base import Encoding
 

@@ -78,6 +78,7 @@ class RePo(Encoding):
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
+        # Rotated in this hook, since `rotate` does not see the text.
         with torch.autocast(x.device.type, enabled=False):
             if layer < self.plain_layers:
                 cos, sin = cos_sin(k_pos, self.frequencies)  # (S, D/2)

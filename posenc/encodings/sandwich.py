@@ -34,6 +34,7 @@ class Sandwich(Encoding):
         return 0
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
+        # float64: at a distance of 65 536 a float32 angle is off by up to 0.004 radians.
         r64 = float64(r)[:, None]  # (R, 1)
         angle = r64 * sinusoid_frequencies(self.width, self.base, r64.device)  # (R, width/2)
         sum_of_cosines = angle.cos().sum(-1).float().to(r.device)  # (R,)

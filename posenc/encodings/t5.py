@@ -57,6 +57,7 @@ class T5(Encoding):
         self.table = nn.Parameter(torch.zeros(shape.n_heads, buckets))  # b, (H, buckets)
         # At a short T, such as 32, some logarithmic buckets are narrower than one token and hold no distance.
         farthest = min(LONGEST * shape.distances - 1, max_distance)
+        # On the CPU, since the model may be built on the meta device, which has no values.
         r = torch.arange(farthest + 1, device="cpu")
         if len(bucket(r, buckets, max_distance).unique()) < buckets:
             self.inert = {"table": "some buckets hold no distance"}

@@ -98,7 +98,9 @@ class TAPE(Encoding):
             self.carried = CarriedPositions()
             return
         update = layer - 1
+        # Autocast would round e to bf16 in every layer.
         with torch.autocast(x.device.type, enabled=False):
+            # The attention computes its last block first.
             mixed = torch.cat(mixed_blocks[::-1], dim=2)  # (B, H, S, D)
             e = e + torch.einsum("gh,bhtd->bgtd", self.mix[update], mixed)
             gates = F.silu(F.linear(x.to(e.dtype), self.gate[update])).mT[..., None]  # (B, width, S, 1)

@@ -97,6 +97,7 @@ class Composed(Encoding):
 
     @cached_property
     def hooks(self) -> frozenset[str]:
+        # The class itself has nearly all hooks. With those of its parts a faster kernel may serve.
         return frozenset().union(*(part.hooks for part in self.parts))
 
     def _parts_with(self, *hooks: str) -> list[Encoding]:
@@ -112,6 +113,7 @@ class Composed(Encoding):
     def for_one_pass(self) -> Encoding:
         parts = [part.for_one_pass() for part in self.parts]
         is_same = all(part is again for part, again in zip(self.parts, parts, strict=True))
+        # The same object where possible: FlexAttention's masks are kept by encoding, and a new one has none.
         return self if is_same else Composed(self.shape, parts)
 
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
@@ -132,10 +134,10 @@ class Composed(Encoding):
         return q, k
 
     def unrotated_numbers(self, layer: int) -> list[int]:
-        left = set(range(self.shape.head_dim))
+        unrotated = set(range(self.shape.head_dim))
         for part in self.parts:
-            left &= set(part.unrotated_numbers(layer))
-        return sorted(left)
+            unrotated &= set(part.unrotated_numbers(layer))
+        return sorted(unrotated)
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
         for part in self._parts_with("output"):

@@ -31,6 +31,7 @@ class PhaseSums(Encoding):
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Return [rotated q; -q] and [rotated k; k]: their product is what the rotation adds to q . k."""
+        # bf16 products would round every increment, and the sums would pile the errors up.
         with torch.autocast(x.device.type, enabled=False):
             phase = self.increments(x.to(next(self.parameters()).dtype), layer).cumsum(2)  # float64
             cos = phase.cos().float().to(x.device)  # (B, H, S, D/2)

@@ -39,6 +39,7 @@ def _pieces(w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Ten
     Hidden unit k is on where w1_k u + b1_k > 0. While it is on, it adds w2_hk w1_k to the slope of head h and
     w2_hk b1_k to the offset. Pieces and borders are in the order of u.
     """
+    # Borders need no gradient: the network is continuous, so at a border both pieces have the same value.
     with torch.no_grad():
         # Unit k turns on or off at u = -b1_k / w1_k. One whose w1 is zero never does.
         borders, order = torch.where(w1 == 0, torch.inf, -b1 / w1).sort()

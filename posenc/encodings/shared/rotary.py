@@ -155,7 +155,8 @@ class Rotary(Encoding):
     def rotate_width(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate the first `width` components of x (..., T, D) by cos and sin, (T, width/2) each."""
         # MPS has no float64, so there cos and sin of fractional positions come from the CPU.
-        cos, sin = cos.to(x.device), sin.to(x.device)
+        cos = cos.to(x.device)
+        sin = sin.to(x.device)
         if self.width == x.shape[-1]:
             return rotate_pairs(x, cos, sin, self.layout)
         rotated = rotate_pairs(x[..., : self.width], cos, sin, self.layout)
