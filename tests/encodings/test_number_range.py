@@ -112,6 +112,17 @@ def test_gradients_of_the_network_over_heads(monkeypatch):
         assert torch.allclose(gradient, expected_gradient, rtol=1e-3, atol=1e-3), name
 
 
+def test_second_derivative_of_the_network_over_heads_is_refused():
+    """Its first one has no graph, so a second one would lose the part of the scores in silence."""
+    scores = torch.randn(1, 2, 3, 3).requires_grad_()
+    biases = torch.randn(2, 3, 3)
+    weights = (torch.randn(5, 4), torch.randn(5), torch.randn(2, 5), torch.randn(2))
+    loss = head_network.head_network(scores, biases, *weights).square().sum()
+    (gradient,) = torch.autograd.grad(loss, scores, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 @torch.no_grad()
 def test_far_sums_of_gates_stay_exact():
     """Of 65 536 gates near 1: in float32 the nearest would be off by 1e-3; bf16 stops growing at 256."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 PAIRS = 1 << 14  # pairs of tokens in a chunk; one CPU core is fastest from 8000 to 16 000
 PAIRS_GPU = 1 << 22  # the same on a GPU
@@ -97,7 +98,9 @@ class _HeadNetwork(torch.autograd.Function):
             output[:, :, start:stop, :keys] = by_query.transpose(0, 1)
         return output
 
+    # The gradient for the scores has no graph. A second derivative would lose that part in silence.
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         (d_output,) = gradients
         scores, biases, *saved = ctx.saved_tensors
