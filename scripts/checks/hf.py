@@ -55,7 +55,9 @@ def ours(path: Path, window: int, **more: Any) -> float:
 def texts(path: Path, window: int) -> tuple[torch.Tensor, int]:
     """Return the inputs and targets of posenc's windows, (N, window + 1), and how many are targets."""
     run = posenc.evaluate("hf", **{"subject.path": path, "context_length": T, "device": "cpu", **ASKED})
-    store = prepare(run.settings.data, run.settings.tokenizer)
+    settings = run.run.settings
+    assert settings is not None
+    store = prepare(settings.data, settings.tokenizer)
     lengths = EvalLengths.of([T, 2 * T, 8 * T], T)
     protocol = FixedTarget(FixedTarget.Settings(target_fraction=0.25))
     plan = protocol.plan(EvalRequest(store=store, split="test", lengths=lengths, max_targets=TARGETS))
