@@ -159,13 +159,15 @@ class Ruler(Protocol[RulerPlan]):
             counts["answers"].append(plan.count * TASKS[name].n_answers)
             counts["correct"].append(sum(answer.correct for answer in answers[n_before:]))
         nats = np.array([answer.nats for answer in answers])
+        # A record holds finite numbers only: without the counts it says `diverged`.
+        extra = {self.name: counts} if np.isfinite(nats).all() else {}
         return LossSums(
             documents=np.arange(n_samples),
             nats=nats,
             targets=np.array([answer.targets for answer in answers]),
             bytes=np.zeros(n_samples, dtype=np.int64),
             of_text=False,
-            extra={self.name: counts} if np.isfinite(nats).all() else {},
+            extra=extra,
         )
 
 
@@ -185,7 +187,8 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
     prompt = [*context.scorer.first_tokens, *tokenizer.encode(sample.prompt)]
     right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
     text = np.array([*prompt, *right_answer], dtype=np.int64)
-    encoding = context.effective_encoding(window)  # of the whole window, though the text is shorter
+    # The encoding of the whole window, as in `write_text`, though this text is shorter.
+    encoding = context.effective_encoding(window)
     scores = context.window_scores(lambda _: text, 1, len(text) - 1, len(right_answer), encoding)
     n_answers = len(sample.answers)
     correct = n_answers
