@@ -191,7 +191,9 @@ class Needle(Protocol[NeedleTexts]):
         pairs = itertools.product(settings.depths, settings.keys)
         questions = tuple(Question(depth, number) for depth, number in pairs)
         parts = [documents, ends, keys, values, vocabulary.words, questions]
-        if settings.queries > 1:  # what is asked then stands elsewhere
+        # A single query is not in the hash, so that earlier records are found. Of several queries only the
+        # first stood at the depth then, so records of several must not be found.
+        if settings.queries > 1:
             parts.append(settings.queries)
         digest = request.digest(self.name, REVISION, *parts)
         return NeedleTexts(
@@ -230,7 +232,7 @@ class Needle(Protocol[NeedleTexts]):
         targets = np.full(count, len(questions) * columns.size)
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():
-            return sums
+            return sums  # a record holds finite numbers only: without these it says `diverged`
         return dataclasses.replace(sums, extra={self.name: counts})
 
 
@@ -258,6 +260,7 @@ def with_needles(text: np.ndarray, needles: list[np.ndarray], places: np.ndarray
     """Insert each needle into a text, before the token at its place."""
     pieces = []
     start = 0
+    # A stable order keeps needles at the same place, as all that are asked for are, in their order.
     for number in np.argsort(places, kind="stable"):
         place = int(places[number])
         pieces += [text[start:place], needles[number]]

@@ -259,7 +259,7 @@ class Recall(Protocol[PlantedTexts]):
             counts["nats"].append(float(scores.nats[:, 0].mean()))
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():
-            return sums
+            return sums  # a record holds finite numbers only: without these it says `diverged`
         return dataclasses.replace(sums, extra={self.name: counts})
 
 
