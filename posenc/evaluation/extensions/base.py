@@ -98,6 +98,7 @@ class Extension:
         """Tell whether positions in evaluation are drawn so that neighbours may lie more than 1 apart."""
         is_training = False
         pos = self.trained.positions(self.shape.train_length, is_training, torch.Generator().manual_seed(0))
+        # An offset moves all positions alike. It leaves no gaps, and training saw no longer distances by it.
         return int(pos[-1] - pos[0]) != len(pos) - 1
 
     def tokens(self, knob: str, value: Length, default: int, largest: float = math.inf) -> int:

@@ -58,6 +58,7 @@ class LongRoPE(Rescaled):
         if self.factors is not None:
             return
         s = self.s(window)
+        # A fixed seed, so that a search that is made again tries the same divisors.
         rng = random.Random(0)
         starts = self._starts(s)
         best: list[tuple[float, list[float]]] = []  # loss and divisors

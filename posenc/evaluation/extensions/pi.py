@@ -21,6 +21,7 @@ class PI(Rescaled):
     applies = f"{Rescaled.applies}; learned tables with a row for each position"
 
     def __post_init__(self) -> None:
+        # Not by `super()`, which refuses a model without a rotation. A model with a table has none.
         Extension.__post_init__(self)
         self.tables = [part for part in self.parts if isinstance(part, Tabled) and part.is_whole]
         if not self.tables:
