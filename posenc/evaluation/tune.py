@@ -96,6 +96,7 @@ def try_candidates(
             knobs = next(search) if loss is None else search.send(loss)
         except StopIteration:
             break
+        # The search waits for a loss, also of knobs that are refused.
         loss = math.inf
         with contextlib.suppress(UserError):  # this model does not take these values: try the next ones
             candidate = build_extension({**extension.settings, **knobs}, context.model)
