@@ -131,8 +131,12 @@ class NeedleTexts(Plan):
         """Return the questions that can be asked in a window: those that leave half of it to the text."""
         if not len(self.ends):
             return []
-        least = window // 2
-        return [question for question in self.questions if self.text_length(window, question.keys) >= least]
+        least_text = window // 2
+        questions = []
+        for question in self.questions:
+            if self.text_length(window, question.keys) >= least_text:
+                questions.append(question)
+        return questions
 
     def tokens(self, window: int) -> int:
         return len(self.questions_in(window)) * len(self.ends) * window
@@ -262,9 +266,9 @@ def with_needles(text: np.ndarray, needles: list[np.ndarray], places: np.ndarray
     start = 0
     # A stable order keeps needles at the same place, as all that are asked for are, in their order.
     for number in np.argsort(places, kind="stable"):
-        place = int(places[number])
-        pieces += [text[start:place], needles[number]]
-        start = place
+        stop = int(places[number])
+        pieces += [text[start:stop], needles[number]]
+        start = stop
     return np.concatenate([*pieces, text[start:]])
 
 

@@ -131,7 +131,8 @@ def slope_past(
     centred = positions - positions.mean()
     squares = np.full(len(nats), float(np.sum(centred**2)))  # (N,)
     products = nats[:, context_length:] @ centred  # (N,)
-    return float(products.sum() / squares.sum()), _interval(products, squares, units)
+    slope = float(products.sum() / squares.sum())
+    return slope, _interval(products, squares, units)
 
 
 def first_break(
