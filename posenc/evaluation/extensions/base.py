@@ -83,7 +83,8 @@ class Extension:
         free_knobs = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
         if not free_knobs:
             return
-        for values in itertools.product(*(self.grid[knob] for knob in free_knobs)):
+        choices_of_knobs = [self.grid[knob] for knob in free_knobs]
+        for values in itertools.product(*choices_of_knobs):
             yield dict(zip(free_knobs, values, strict=True))
 
     def refusal(self, reason: str) -> NotForThisEncodingError:

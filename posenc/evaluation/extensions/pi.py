@@ -35,7 +35,10 @@ class PI(Rescaled):
         s = self.s(window)
         if not self.tables or s == 1:
             return super().effective_encoding(window)
-        return self.compose([part.stretched(s) if part in self.tables else part for part in self.parts])
+        acting: list[Encoding] = []
+        for part in self.parts:
+            acting.append(part.stretched(s) if part in self.tables else part)
+        return self.compose(acting)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         return theta / s
