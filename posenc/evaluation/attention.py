@@ -223,8 +223,8 @@ def entropies(p: Tensor) -> Tensor:
     # of p / S it is: sum over j of entr(p_ij) / S_i + log S_i, where entr(p) = - p log p
     total = p.sum(-1)
     # The first query of stick-breaking has no weights, so this would be 0/0. The last line sets it to 0.
-    positive = total.clamp_min(torch.finfo(p.dtype).tiny)
-    entropy = torch.special.entr(p).sum(-1) / positive + positive.log()
+    divisor = total.clamp_min(torch.finfo(p.dtype).tiny)
+    entropy = torch.special.entr(p).sum(-1) / divisor + divisor.log()
     return torch.where(total > 0, entropy, 0.0)
 
 

@@ -174,8 +174,8 @@ class TransformersModel(CallableModel):
 
     def _obstacle_in_attention(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
         """Return why the parts of an extension cannot act in the attention; None if nothing prevents it."""
-        others = [part for part in parts if not isinstance(part, Redistanced)]
-        if any(part.hooks - USABLE_HOOKS for part in others):
+        parts_by_hooks = [part for part in parts if not isinstance(part, Redistanced)]
+        if any(part.hooks - USABLE_HOOKS for part in parts_by_hooks):
             return Obstacle("it acts where transformers lets nothing in")
         if AttentionParts.of(parts) and not getattr(self.model, "_supports_attention_backend", False):
             return Obstacle("transformers lets nothing into the attention of this architecture")
@@ -197,17 +197,20 @@ class TransformersModel(CallableModel):
         if self.rotation.scaled_lengths is None:
             return None
         rope_type = self.rotation.rope_type
-        before = self.rotation.scaled_lengths.before
-        after = self.rotation.scaled_lengths.after
+        original_length = self.rotation.scaled_lengths.before
+        scaled_length = self.rotation.scaled_lengths.after
         # An extension may act beyond the scaling or in its place. Only the user knows which is meant.
-        if self.shape.train_length <= before:
-            reason = f"its rotation is scaled already ({rope_type}), from {before} to {after} tokens"
-            hint = f"context_length={after}: from there on; subject.rope_scaling=false: without its scaling"
+        if self.shape.train_length <= original_length:
+            lengths = f"from {original_length} to {scaled_length} tokens"
+            reason = f"its rotation is scaled already ({rope_type}), {lengths}"
+            beyond_scaling = f"context_length={scaled_length}: from there on"
+            hint = f"{beyond_scaling}; subject.rope_scaling=false: without its scaling"
             return Obstacle(reason, hint)
-        parts_before = leaves(extension.effective_encoding(before))
-        # Up to there the model turns by its short table, but posenc would turn by the long one.
-        if rope_type == LONGROPE and changes_distances(parts_before):
-            return Obstacle(f"its frequencies up to {before} tokens are others than beyond ({rope_type})")
+        parts_within = leaves(extension.effective_encoding(original_length))
+        # Up to that length the model turns by its short table, but posenc would turn by the long one.
+        if rope_type == LONGROPE and changes_distances(parts_within):
+            reason = f"its frequencies up to {original_length} tokens are others than beyond ({rope_type})"
+            return Obstacle(reason)
         return None
 
     @torch.no_grad()
