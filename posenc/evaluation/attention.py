@@ -139,6 +139,7 @@ class LayerSums:
         self.first += other.first
         self.output = self.output + other.output
         self.squares = self.squares + other.squares
+        # A block of later queries sees more keys, and so has more distances, than one of earlier queries.
         if len(self.by_distance) < len(other.by_distance):
             missing = len(other.by_distance) - len(self.by_distance)
             self.by_distance = np.pad(self.by_distance, (0, missing))
@@ -150,10 +151,12 @@ def statistics_of(layers: list[LayerSums]) -> AttentionStatistics:
     variances = []
     for sums in layers:
         mean = sums.output / sums.queries  # (H, E)
+        # This difference may be far smaller than its two terms, hence sums in float64.
         variances.append(float(np.mean(sums.squares / sums.queries - mean**2)))
     by_distance = None
     if len(layers[0].by_distance):
         by_distance = np.stack([sums.by_distance / sums.rows for sums in layers])
+    # Rounding can leave a variance slightly below 0, hence the maximum.
     return AttentionStatistics(
         entropy=np.array([sums.entropy / sums.rows for sums in layers]),
         first=np.array([sums.first / sums.rows for sums in layers]),
@@ -219,8 +222,9 @@ def entropies(p: Tensor) -> Tensor:
     """Return the entropy in nats of each row of weights, divided by its sum S_i: (..., S) -> (...)."""
     # of p / S it is: sum over j of entr(p_ij) / S_i + log S_i, where entr(p) = - p log p
     total = p.sum(-1)
-    positive = total.clamp_min(torch.finfo(p.dtype).tiny)
-    entropy = torch.special.entr(p).sum(-1) / positive + positive.log()
+    # The first query of stick-breaking has no weights, so this would be 0/0. The last line sets it to 0.
+    divisor = total.clamp_min(torch.finfo(p.dtype).tiny)
+    entropy = torch.special.entr(p).sum(-1) / divisor + divisor.log()
     return torch.where(total > 0, entropy, 0.0)
 
 

@@ -45,6 +45,7 @@ def compare_windows(
         logits_of = passes.target_logits(
             context, batch.tokens, batch.pos, batch.encoding, n_targets, batch.on_layer
         )
+        # Every length has one pass, here. The loop over columns below makes logits from what the passes kept.
         logits_of_shorter = []  # a function for each length
         for length in shorter:
             end = passes.end_of_batch(context, batch, length, n_targets)

@@ -66,6 +66,8 @@ def plan_cells(
     for protocol in protocols:
         plan = protocol.plan(request)
         windows = protocol.windows(request.lengths)
+        # In published results YaRN without training does no better than a text that is cut to T. Nobody sees
+        # that without this line.
         if context.extension is not None and context.context_length in windows:
             as_trained = dataclasses.replace(context, extension=None)
             cells.append(EvalCell(as_trained, protocol, plan, context.context_length))
@@ -91,7 +93,9 @@ def evaluate(
     # Saves time: the model nano, in batches of 8192 tokens, takes 0.7 of it at windows of 64, 0.83 at 512.
     keep_freed_memory()
     if cells:
-        cells[0].context.cache.clear()  # the cells share it
+        # The cells share this cache. While knobs are tuned, each candidate is an evaluation of its own, which
+        # has no use for the passes of earlier candidates.
+        cells[0].context.cache.clear()
     records = []
     for cell in cells:
         on_begin(cell)
@@ -99,6 +103,8 @@ def evaluate(
         record = stored_record(cell, run_dir, key)
         was_stored = record is not None
         if record is None:
+            # Before each cell, since other processes come and go. Threads that share a core with them wait in
+            # busy loops.
             fit_threads(cell.context.device)
             record = measure_cell(cell, key, corpus)
             write_record(run_dir, record)

@@ -51,6 +51,7 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
 
 def _choice_at(context: EvalContext, text: Tensor, column: int, batch: WindowBatch) -> Tensor:
     """Return the likeliest token for a column of text (B, W + 1), given those before it: (B,)."""
+    # If later tokens do not change the vectors of earlier ones, the pass can end at the column.
     if batch.encoding.prefix_stable:
         return _first_choice(context, text[:, :column], batch.pos[:column], batch.encoding, n_outputs=1)
     # What precedes would have other vectors in a shorter text. Tokens from the column on are not seen.
@@ -76,6 +77,7 @@ def write_text(
         raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
     context.model.to(context.device).eval()
     scorer = context.scorer
+    # The text is a single window, so it has the first draw of positions.
     pos = positions_of_windows(context, encoding, window, window)[0]
     written: list[int] = []
     past: Any = None  # what the model keeps of the text, such as keys and values

@@ -75,6 +75,7 @@ def _exact_tokens(key: str, length: Any, base_length: int) -> Fraction:
     """Return a length in tokens as a fraction, so that no rounding makes 0.3x of 10 other than 3."""
     if isinstance(length, float) and length.is_integer():  # YAML reads 1e6 as a float
         return Fraction(int(length))
+    # To Python a bool is an int, so without the second condition `true` would be one token.
     if isinstance(length, int) and not isinstance(length, bool):
         return Fraction(length)
     match = WRITTEN_LENGTH.fullmatch(length.strip()) if isinstance(length, str) else None

@@ -136,6 +136,7 @@ class EvalContext:
         if key not in self.cache.losses:
             read = self.text_reader(stops, window)
             losses = self.window_losses(read, len(stops), window, n_targets)
+            # Several protocols get this same array, so none of them may change it.
             losses.setflags(write=False)
             self.cache.losses[key] = losses
         return self.cache.losses[key]
@@ -166,6 +167,7 @@ class EvalContext:
 
         The same windows are passed through the model once, also if an extension changes nothing there.
         """
+        # Protocols write or draw these windows, so they are no places of the store: their tokens are the key.
         digest = hashlib.sha256(np.ascontiguousarray(windows).data).digest()
         key = (self.acting_extension(window), window, n_targets, digest)
         if key not in self.cache.scores:
@@ -250,6 +252,7 @@ def run_windows(
             on_layer = layer_progress(context, n_done / count, len(numbers) / count)
             try:
                 run_batch(WindowBatch(numbers, torch.from_numpy(tokens), pos, encoding, on_layer))
+            # On some devices memory that ran out has no exception of its own, only a RuntimeError's message.
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 batch_size = smaller_batch(error, batch_size, n_inputs)
                 continue  # with the same windows

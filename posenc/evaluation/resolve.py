@@ -141,6 +141,7 @@ def suited_to(settings: EvalSettings, data: DataSettings) -> EvalSettings:
     path = choice_file("eval", "default")
     assert path is not None
     has_default_protocols = settings.protocols == load_yaml(path)["protocols"]
+    # Protocols that the user chose are not replaced: `check_corpus` refuses them by name.
     if not is_task(data) or not has_default_protocols:
         return settings
     protocols_of_tasks = [name for name in protocol_names() if find_protocol(name).of_tasks]
@@ -161,6 +162,7 @@ def resolve_evaluation(
     tries = 0
     if extend is not None and extend.tune:
         tries = extend.tries
+    # Without tuning, the headline may not be measured. Then its block need not fit into the windows.
     if tries:
         headline.check(lengths)
         if settings.split == "validation":

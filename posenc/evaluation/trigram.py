@@ -112,6 +112,7 @@ def trigram_losses(
         codes[has_context] += context_byte << (8 * context_size)
         code = codes[has_context]
         lower = probability[has_context]
+        # The lowest byte of a code is the predicted one, so the others are the number of its context.
         total = totals[code >> 8]
         kind = kinds[code >> 8]
         interpolated = (table[code] + kind * lower) / np.maximum(1, total + kind)
@@ -130,6 +131,7 @@ def trigram_counts(store: TokenStore) -> list[np.ndarray]:
         text = store.document("train", document)
         for start in range(0, len(text), CHUNK):
             for size, table in enumerate(tables, 1):
+                # Chunks overlap by size - 1 bytes, so that a run across a border is counted, and once.
                 count_runs(table, text[start : start + CHUNK + size - 1], size)
     return tables
 

@@ -96,6 +96,7 @@ def try_candidates(
             knobs = next(search) if loss is None else search.send(loss)
         except StopIteration:
             break
+        # The search waits for a loss, also of knobs that are refused.
         loss = math.inf
         with contextlib.suppress(UserError):  # this model does not take these values: try the next ones
             candidate = build_extension({**extension.settings, **knobs}, context.model)
@@ -108,10 +109,10 @@ def try_candidates(
 def with_provenance(best: Candidate, candidates: Sequence[Candidate]) -> Tuned:
     """Return the best candidate. Its settings also name the tuned knobs and the split they were tuned on."""
     # A knob was tuned if it has several values among the candidates.
-    first = candidates[0].extension.settings
+    first_settings = candidates[0].extension.settings
     tuned_knobs = []
-    for knob in sorted(first):
-        if any(candidate.extension.settings[knob] != first[knob] for candidate in candidates):
+    for knob, first_value in sorted(first_settings.items()):
+        if any(candidate.extension.settings[knob] != first_value for candidate in candidates):
             tuned_knobs.append(knob)
     extension = copy.copy(best.extension)
     extension.settings = {**best.extension.settings, "tuned_on": SPLIT, "tuned": tuned_knobs}

@@ -83,7 +83,8 @@ class Extension:
         free_knobs = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
         if not free_knobs:
             return
-        for values in itertools.product(*(self.grid[knob] for knob in free_knobs)):
+        choices_of_knobs = [self.grid[knob] for knob in free_knobs]
+        for values in itertools.product(*choices_of_knobs):
             yield dict(zip(free_knobs, values, strict=True))
 
     def refusal(self, reason: str) -> NotForThisEncodingError:
@@ -98,6 +99,7 @@ class Extension:
         """Tell whether positions in evaluation are drawn so that neighbours may lie more than 1 apart."""
         is_training = False
         pos = self.trained.positions(self.shape.train_length, is_training, torch.Generator().manual_seed(0))
+        # An offset moves all positions alike. It leaves no gaps, and training saw no longer distances by it.
         return int(pos[-1] - pos[0]) != len(pos) - 1
 
     def tokens(self, knob: str, value: Length, default: int, largest: float = math.inf) -> int:

@@ -37,6 +37,7 @@ class DualChunk(Redistancing):
         last = self.reach - 1
         if self.span(window) <= min(last + 1, 2 * s):
             return []
+        # Each entry replaces scores in turn. Pairs two chunks apart are in both, and get those of the second.
         return [
             FarPairs(
                 self._chunks_apart(1),

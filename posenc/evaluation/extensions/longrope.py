@@ -58,12 +58,14 @@ class LongRoPE(Rescaled):
         if self.factors is not None:
             return
         s = self.s(window)
+        # A fixed seed, so that a search that is made again tries the same divisors.
         rng = random.Random(0)
         starts = self._starts(s)
         best: list[tuple[float, list[float]]] = []  # loss and divisors
         while True:
-            child = starts.pop(0) if starts else self._child(best, rng)
-            child = sorted(round(min(max(divisor, 1), LARGEST * s), 2) for divisor in child)
+            candidate = starts.pop(0) if starts else self._child(best, rng)
+            in_range = [min(max(divisor, 1), LARGEST * s) for divisor in candidate]
+            child = sorted(round(divisor, 2) for divisor in in_range)
             loss = yield {"factors": child}
             best = sorted([*best, (loss, child)])[:PARENTS]
 
@@ -72,7 +74,9 @@ class LongRoPE(Rescaled):
         theta = self.turning.frequencies(CPU)
         pairs = len(theta)
         ntk = [s ** (k / max(pairs - 1, 1)) for k in range(pairs)]
-        by_parts = by_turns(torch.ones_like(theta), theta, s, self.reach, (1, 32)).reciprocal().tolist()
+        # 1 and 32 turns are the published borders of NTK-by-parts.
+        share_of_theta = by_turns(torch.ones_like(theta), theta, s, self.reach, turns=(1, 32))
+        by_parts = share_of_theta.reciprocal().tolist()
         return [[1.0] * pairs, [s] * pairs, ntk, by_parts]
 
     def _child(self, best: list[tuple[float, list[float]]], rng: random.Random) -> list[float]:

@@ -21,6 +21,7 @@ class PI(Rescaled):
     applies = f"{Rescaled.applies}; learned tables with a row for each position"
 
     def __post_init__(self) -> None:
+        # Not by `super()`, which refuses a model without a rotation. A model with a table has none.
         Extension.__post_init__(self)
         self.tables = [part for part in self.parts if isinstance(part, Tabled) and part.is_whole]
         if not self.tables:
@@ -34,7 +35,10 @@ class PI(Rescaled):
         s = self.s(window)
         if not self.tables or s == 1:
             return super().effective_encoding(window)
-        return self.compose([part.stretched(s) if part in self.tables else part for part in self.parts])
+        acting: list[Encoding] = []
+        for part in self.parts:
+            acting.append(part.stretched(s) if part in self.tables else part)
+        return self.compose(acting)
 
     def rescaled(self, theta: Tensor, s: float) -> Tensor:
         return theta / s

@@ -41,6 +41,7 @@ class ReRoPE(Redistancing):
         far = cap_distance(w)
         if leak is None:
             return [far]
+        # In float32 a far position would lose digits of its fraction, and the distance with it.
         return [
             FarPairs(
                 far.pairs,

@@ -91,6 +91,7 @@ class Rescaled(OtherFrequencies):
 
     def effective_encoding(self, window: int) -> Encoding:
         s = self.s(window)
+        # Not a copy: by this very object passes are shared with those of the model as trained.
         if s == 1:
             return self.trained
         slower = self.turning.with_frequencies(lambda theta: self.rescaled(theta, s), gain=self.gain(s))

@@ -40,14 +40,21 @@ class SelfExtend(Redistancing):
         """Return the group's size at a window of W tokens."""
         if self.group != "auto":
             return self.group
-        return next(g for g in range(1, self.span(window) + 1) if self.farthest(window, g) < self.reach)
+        group_sizes = range(1, self.span(window) + 1)
+        return next(size for size in group_sizes if self.farthest(window, size) < self.reach)
 
     def far_pairs(self, window: int) -> list[FarPairs]:
         g = self.g(window)
         w = self.near
         if g == 1 or self.span(window) <= w:
             return []
-        return [FarPairs(pairs_apart(w), query=lambda pos: pos // g + (w - w // g), key=lambda pos: pos // g)]
+        return [
+            FarPairs(
+                pairs_apart(w),
+                query=lambda pos: pos // g + (w - w // g),
+                key=lambda pos: pos // g,
+            )
+        ]
 
     def resolved(self, window: int) -> dict[str, Any]:
         return {**self.lengths, "group": self.g(window)}

@@ -105,13 +105,14 @@ def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
     `linear` and `dynamic` do not: max_position_embeddings is the length before in some models, and the length
     after in others.
     """
-    before = settings.get("original_max_position_embeddings")
-    if settings.get("rope_type") not in SCALED_TYPES or before is None:
+    original_length = settings.get("original_max_position_embeddings")
+    if settings.get("rope_type") not in SCALED_TYPES or original_length is None:
         return None
-    after = config.max_position_embeddings
-    if after <= before:  # Qwen's documentation says to add a scaling, but not to raise this number
-        after = round(before * (settings.get("factor") or 1))
-    return ScaledLengths(before, after) if after > before else None
+    scaled_length = config.max_position_embeddings
+    if scaled_length <= original_length:
+        # Qwen's documentation says to add a scaling, but not to raise this number.
+        scaled_length = round(original_length * (settings.get("factor") or 1))
+    return ScaledLengths(original_length, scaled_length) if scaled_length > original_length else None
 
 
 def without_scaling(config: Any) -> Any:

@@ -124,6 +124,7 @@ class ModelRotation:
         self.stop(stopped)
         options = {} if self.kind is None else {"layer_type": self.kind}
         x = torch.zeros(1, 1, 1)
+        # At position 0 nothing turns, whatever the frequencies are, so that alone it would prove nothing.
         positions = torch.tensor([[0, 1, BEYOND_EVERY_LENGTH]])
         try:
             output = stopped(x, positions, **options)
@@ -169,6 +170,7 @@ def _frequencies(module: Any, config: Any, kind: str | None, rope_type: str) -> 
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     settings = config.rope_parameters if kind is None else config.rope_parameters[kind]
+    # The function of transformers chooses between its two tables by a length.
     beyond = settings["original_max_position_embeddings"] + 1
     long_table, _ = ROPE_INIT_FUNCTIONS[LONGROPE](config, torch.device("cpu"), beyond, layer_type=kind)
     return long_table

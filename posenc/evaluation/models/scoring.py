@@ -133,6 +133,7 @@ class GivenModelScorer(Scorer):
                 model_pass.inputs, model_pass.n_targets, model_pass.encoding, model_pass.on_layer
             )
 
+        # The logits are made after the pass, when its autocast has ended, so they have one of their own.
         def logits_in_precision(columns: slice) -> Tensor:
             with autocast(self.precision, self.device):
                 return logits_of_model(columns).float()

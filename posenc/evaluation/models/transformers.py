@@ -108,6 +108,7 @@ class TransformersModel(CallableModel):
         self.rotation = self._known_rotation()
         self.encoding = self._described_encoding()
         self.effective_encoding = self.encoding
+        # Of the class: on several devices accelerate gives the object a `forward` of its own.
         self.can_limit_logits = "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
     @property
@@ -173,8 +174,8 @@ class TransformersModel(CallableModel):
 
     def _obstacle_in_attention(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
         """Return why the parts of an extension cannot act in the attention; None if nothing prevents it."""
-        others = [part for part in parts if not isinstance(part, Redistanced)]
-        if any(part.hooks - USABLE_HOOKS for part in others):
+        parts_by_hooks = [part for part in parts if not isinstance(part, Redistanced)]
+        if any(part.hooks - USABLE_HOOKS for part in parts_by_hooks):
             return Obstacle("it acts where transformers lets nothing in")
         if AttentionParts.of(parts) and not getattr(self.model, "_supports_attention_backend", False):
             return Obstacle("transformers lets nothing into the attention of this architecture")
@@ -196,15 +197,20 @@ class TransformersModel(CallableModel):
         if self.rotation.scaled_lengths is None:
             return None
         rope_type = self.rotation.rope_type
-        before = self.rotation.scaled_lengths.before
-        after = self.rotation.scaled_lengths.after
-        if self.shape.train_length <= before:
-            reason = f"its rotation is scaled already ({rope_type}), from {before} to {after} tokens"
-            hint = f"context_length={after}: from there on; subject.rope_scaling=false: without its scaling"
+        original_length = self.rotation.scaled_lengths.before
+        scaled_length = self.rotation.scaled_lengths.after
+        # An extension may act beyond the scaling or in its place. Only the user knows which is meant.
+        if self.shape.train_length <= original_length:
+            lengths = f"from {original_length} to {scaled_length} tokens"
+            reason = f"its rotation is scaled already ({rope_type}), {lengths}"
+            beyond_scaling = f"context_length={scaled_length}: from there on"
+            hint = f"{beyond_scaling}; subject.rope_scaling=false: without its scaling"
             return Obstacle(reason, hint)
-        parts_before = leaves(extension.effective_encoding(before))
-        if rope_type == LONGROPE and changes_distances(parts_before):
-            return Obstacle(f"its frequencies up to {before} tokens are others than beyond ({rope_type})")
+        parts_within = leaves(extension.effective_encoding(original_length))
+        # Up to that length the model turns by its short table, but posenc would turn by the long one.
+        if rope_type == LONGROPE and changes_distances(parts_within):
+            reason = f"its frequencies up to {original_length} tokens are others than beyond ({rope_type})"
+            return Obstacle(reason)
         return None
 
     @torch.no_grad()
@@ -301,6 +307,8 @@ class TransformersModel(CallableModel):
         """
         acting = self.effective_encoding if encoding is None else encoding
         takes_past = "past_key_values" in inspect.signature(type(self.model).forward).parameters
+        # longrope turns all keys by other frequencies once the text is longer than its first length, but the
+        # keys that were kept until then are turned already.
         keys_stay = self.rotation is not None and self.rotation.rope_type != LONGROPE
         if not keys_stay or not takes_past or AttentionParts.of(leaves(acting)):
             return super().next_logits(tokens, past, encoding)
@@ -385,6 +393,7 @@ class TransformersModel(CallableModel):
     def _with_rotation_of(self, acting: Encoding) -> Iterator[None]:
         """Replace each rotation by a copy with an extension's frequencies, and put it back at the end."""
         for name, original in self.rotations.items():
+            # Also for the model as trained: a `dynamic` rotation keeps the scale of the longest text so far.
             copied: Any = copy.deepcopy(original)
             if self.rotation is not None and acting is not self.effective_encoding:
                 self._set_rotation(self.rotation, copied, leaves(acting))
@@ -424,6 +433,7 @@ class TransformersModel(CallableModel):
             return attention(parts if is_extended else as_trained, q, k, v, mask, options), None
 
         AttentionInterface.register(ATTENTION_NAME, attend)
+        # It makes no mask where only later tokens are hidden. One for all pairs of 16,384 tokens took 1 GB.
         AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
         implementation = self.model.config._attn_implementation
         self.model.set_attn_implementation(ATTENTION_NAME)

@@ -67,8 +67,11 @@ class AttentionParts:
         """Choose those of the parts of an encoding that act inside the attention."""
         redistanced = [part for part in parts if isinstance(part, Redistanced)]
         rotating = [part for part in parts if redistanced and "rotate" in part.hooks]
-        others = [part for part in parts if not isinstance(part, Redistanced)]
-        return cls(rotating, redistanced, [part for part in others if part.hooks & ATTENTION_HOOKS])
+        acting = []
+        for part in parts:
+            if not isinstance(part, Redistanced) and part.hooks & ATTENTION_HOOKS:
+                acting.append(part)
+        return cls(rotating, redistanced, acting)
 
     def __bool__(self) -> bool:
         """Tell whether there is any, so that the model's attention function must be replaced."""

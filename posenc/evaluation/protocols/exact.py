@@ -98,6 +98,7 @@ class Exact(Protocol[TaskPlan]):
         """Score the answers of all instances. Raises NotApplicableError if none fits into the window."""
         instances = plan.instances(window)
         is_target = instances.is_answer[:, 1:]  # (N, W), without the first token, which nothing predicts
+        # Logits are made for the last tokens of a window, so those before all answers are left out.
         first_target = int(is_target.any(axis=0).argmax())  # the first column in which any answer begins
         is_target = is_target[:, first_target:]  # (N, targets)
         n_targets = is_target.shape[1]

@@ -30,6 +30,7 @@ CUE_BYTES = 8
 # It scores max_targets / 80 targets, since each costs a whole window. At T = 64 and target_fraction = 1/4 it
 # takes a fifth of the time of fixed-target.
 TARGETS_DIVISOR = 80
+# An even number would push bits of a cue's first tokens out of the 64.
 MULTIPLIER = 0x9E3779B97F4A7C15  # of the hash of a cue, modulo 2^64; it must be odd
 
 

@@ -71,10 +71,12 @@ class Induction(Protocol[Sequences]):
         size = min(max(2, request.lengths.base_length // 4), len(sequence_symbols))  # m
         filler_length = max(2 * size, request.lengths.longest + 1) - 2 * size
         draws_a_row = len(sequence_symbols) + filler_length
+        # A stream for each row, so that longer filler takes further numbers and changes no sequence.
         raw = np.stack([raw_draws(draws_a_row, SEED, row) for row in range(COUNT)])  # (N, draws)
         sequence_draws, filler_draws = np.split(raw, [len(sequence_symbols)], axis=1)
         order = permutations(sequence_draws)
         copies = sequence_symbols[order[:, :size]]  # (N, m)
+        # Not by `integers` of numpy: only the raw output of its generator is the same in all versions.
         symbol_numbers = (filler_draws % np.uint64(len(filler_symbols))).astype(np.int64)
         # drawn from the end of the filler backwards, so that a longer one begins with further tokens
         filler = filler_symbols[symbol_numbers[:, ::-1]]

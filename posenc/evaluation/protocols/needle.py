@@ -131,8 +131,12 @@ class NeedleTexts(Plan):
         """Return the questions that can be asked in a window: those that leave half of it to the text."""
         if not len(self.ends):
             return []
-        least = window // 2
-        return [question for question in self.questions if self.text_length(window, question.keys) >= least]
+        least_text = window // 2
+        questions = []
+        for question in self.questions:
+            if self.text_length(window, question.keys) >= least_text:
+                questions.append(question)
+        return questions
 
     def tokens(self, window: int) -> int:
         return len(self.questions_in(window)) * len(self.ends) * window
@@ -191,7 +195,9 @@ class Needle(Protocol[NeedleTexts]):
         pairs = itertools.product(settings.depths, settings.keys)
         questions = tuple(Question(depth, number) for depth, number in pairs)
         parts = [documents, ends, keys, values, vocabulary.words, questions]
-        if settings.queries > 1:  # what is asked then stands elsewhere
+        # A single query is not in the hash, so that earlier records are found. Of several queries only the
+        # first stood at the depth then, so records of several must not be found.
+        if settings.queries > 1:
             parts.append(settings.queries)
         digest = request.digest(self.name, REVISION, *parts)
         return NeedleTexts(
@@ -230,7 +236,7 @@ class Needle(Protocol[NeedleTexts]):
         targets = np.full(count, len(questions) * columns.size)
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():
-            return sums
+            return sums  # a record holds finite numbers only: without these it says `diverged`
         return dataclasses.replace(sums, extra={self.name: counts})
 
 
@@ -258,10 +264,11 @@ def with_needles(text: np.ndarray, needles: list[np.ndarray], places: np.ndarray
     """Insert each needle into a text, before the token at its place."""
     pieces = []
     start = 0
+    # A stable order keeps needles at the same place, as all that are asked for are, in their order.
     for number in np.argsort(places, kind="stable"):
-        place = int(places[number])
-        pieces += [text[start:place], needles[number]]
-        start = place
+        stop = int(places[number])
+        pieces += [text[start:stop], needles[number]]
+        start = stop
     return np.concatenate([*pieces, text[start:]])
 
 

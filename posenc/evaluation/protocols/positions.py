@@ -62,6 +62,7 @@ class Positions(Protocol[Spans]):
         stops = plan.stops(context)  # (N,)
         # `text_losses` remembers its passes: if `nonoverlapping` runs too, it has made this one.
         nats = context.text_losses(stops, window, window)  # (N, W)
+        # The first half of T is left out, since its tokens have hardly any text before them.
         level_nats = nats[:, length // 2 : length]  # (N, T/2)
         if context.extension is not None:  # an extension may change what comes before T as well
             as_trained = dataclasses.replace(context, extension=None)
@@ -98,6 +99,7 @@ def curve_of(nats: np.ndarray, level_nats: np.ndarray, units: np.ndarray, contex
     edges = bin_edges(context_length, nats.shape[1])
     bins = list(itertools.pairwise(edges))  # positions start .. stop - 1
     level = level_nats.mean(axis=1)  # (N,)
+    # Column p - 1 is the target at position p: the first one of a span has a token before it.
     bin_means = [nats[:, start - 1 : stop - 1].mean(axis=1) for start, stop in bins]  # (N,) each
     rises = [mean - level for mean in bin_means]  # (N,) each
     intervals = [_interval(rise, np.ones(len(nats)), units) for rise in rises]
@@ -129,7 +131,8 @@ def slope_past(
     centred = positions - positions.mean()
     squares = np.full(len(nats), float(np.sum(centred**2)))  # (N,)
     products = nats[:, context_length:] @ centred  # (N,)
-    return float(products.sum() / squares.sum()), _interval(products, squares, units)
+    slope = float(products.sum() / squares.sum())
+    return slope, _interval(products, squares, units)
 
 
 def first_break(

@@ -119,14 +119,17 @@ class PlantedTexts(Plan):
         """Return in how many windows a question is asked: in the first ones of the plan."""
         count = len(self.ends)
         trained_pairs = self.questions[0].pairs
-        farthest = max(other.distance for other in self.questions_in(window))
+        farthest = max(fitting.distance for fitting in self.questions_in(window))
         is_farthest = question == RecallQuestion(farthest, trained_pairs)
         if window <= self.train_length or is_farthest:
             return count
         return -(-count // GRID_DIVISOR)  # rounded up
 
     def tokens(self, window: int) -> int:
-        return window * sum(self.windows_asked(window, question) for question in self.questions_in(window))
+        n_windows = 0
+        for question in self.questions_in(window):
+            n_windows += self.windows_asked(window, question)
+        return n_windows * window
 
     def targets_in(self, window: int) -> int:
         return 1
@@ -167,10 +170,10 @@ class Recall(Protocol[PlantedTexts]):
         if facts.plant is not None:
             plant = self.asked_plant(facts.plant)
             find_plant(plant.kind).check(plant, facts.tokenizer)
-        most = max(self.settings.recall.pairs)
-        if facts.plant is not None and most > facts.plant.alphabet:
+        most_pairs = max(self.settings.recall.pairs)
+        if facts.plant is not None and most_pairs > facts.plant.alphabet:
             problem = f"more than there are cues: data.plant.alphabet={facts.plant.alphabet}"
-            raise UserError("eval.recall.pairs", most, problem, allowed=f"1 to {facts.plant.alphabet}")
+            raise UserError("eval.recall.pairs", most_pairs, problem, allowed=f"1 to {facts.plant.alphabet}")
 
     def asked_plant(self, trained: PlantSettings) -> PlantSettings:
         """Return what is planted in the windows that ask: as in training, or of another kind."""
@@ -259,7 +262,7 @@ class Recall(Protocol[PlantedTexts]):
             counts["nats"].append(float(scores.nats[:, 0].mean()))
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():
-            return sums
+            return sums  # a record holds finite numbers only: without these it says `diverged`
         return dataclasses.replace(sums, extra={self.name: counts})
 
 

@@ -74,17 +74,20 @@ class RulerPlan(Plan):
         seed = seed_for(SEED, name, window, number)  # gives the same needles at every size of the haystack
 
         def is_too_long(size: int) -> bool:
-            return not self._fits(make_sample(TASKS[name], size, Random(seed), self.essays), window)
+            sample = make_sample(TASKS[name], size, Random(seed), self.essays)
+            return not self._fits(sample, window)
 
-        most = len(self.essays) if TASKS[name].haystack == "essays" else window
-        size = bisect.bisect_left(range(1, most + 1), True, key=is_too_long)  # the largest that fits; 0: none
+        largest_size = len(self.essays) if TASKS[name].haystack == "essays" else window
+        sizes = range(1, largest_size + 1)
+        size = bisect.bisect_left(sizes, True, key=is_too_long)  # the largest that fits; 0: none
         if size == 0:
             raise NotApplicableError(f"n/a: no prompt of {name} leaves {NEW_TOKENS} of {window} tokens")
         return make_sample(TASKS[name], size, Random(seed), self.essays)
 
     def _fits(self, sample: Sample, window: int) -> bool:
         """Tell whether a prompt leaves room for a BOS token and for what the model writes."""
-        return len(self.tokenizer.encode(sample.prompt)) + NEW_TOKENS < window
+        prompt_length = len(self.tokenizer.encode(sample.prompt))
+        return prompt_length + NEW_TOKENS < window
 
     def tokens(self, window: int) -> int:
         """Count two passes over each sample: one scores the right answer, one reads the prompt to go on.
@@ -159,13 +162,15 @@ class Ruler(Protocol[RulerPlan]):
             counts["answers"].append(plan.count * TASKS[name].n_answers)
             counts["correct"].append(sum(answer.correct for answer in answers[n_before:]))
         nats = np.array([answer.nats for answer in answers])
+        # A record holds finite numbers only: without the counts it says `diverged`.
+        extra = {self.name: counts} if np.isfinite(nats).all() else {}
         return LossSums(
             documents=np.arange(n_samples),
             nats=nats,
             targets=np.array([answer.targets for answer in answers]),
             bytes=np.zeros(n_samples, dtype=np.int64),
             of_text=False,
-            extra={self.name: counts} if np.isfinite(nats).all() else {},
+            extra=extra,
         )
 
 
@@ -185,7 +190,8 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
     prompt = [*context.scorer.first_tokens, *tokenizer.encode(sample.prompt)]
     right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
     text = np.array([*prompt, *right_answer], dtype=np.int64)
-    encoding = context.effective_encoding(window)  # of the whole window, though the text is shorter
+    # The encoding of the whole window, as in `write_text`, though this text is shorter.
+    encoding = context.effective_encoding(window)
     scores = context.window_scores(lambda _: text, 1, len(text) - 1, len(right_answer), encoding)
     n_answers = len(sample.answers)
     correct = n_answers
