@@ -85,12 +85,12 @@ class Solver:
         return logits
 
 
-def measured(solver, **overrides):
-    """Return the answers of a program by window, at T = 16."""
-    name, options, _ = CASES[solver.case]
+def settings_of(case, **overrides):
+    """Return what measures a program by a task of this case at T = 16."""
+    name, options, _ = CASES[case]
     task = {f"data.options.{option}": value for option, value in options.items()}
-    settings = {
-        "name": solver.case,
+    return {
+        "name": case,
         "data": "task",
         "data.task": name,
         "context_length": 16,
@@ -100,7 +100,11 @@ def measured(solver, **overrides):
         **task,
         **overrides,
     }
-    return answers_of(px.evaluate(solver, **settings).path)
+
+
+def measured(solver, **overrides):
+    """Return the answers of a program by window, at T = 16."""
+    return answers_of(px.evaluate(solver, **settings_of(solver.case, **overrides)).path)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -122,6 +126,21 @@ def test_answers_of_other_instances_are_chance(working_folder):
     assert counts["right"] == 0
     ends = counts["instances"]  # the last token of every answer is the same mark
     assert (counts["tokens_right"] - ends) / (counts["tokens"] - ends) == pytest.approx(1 / 16, abs=0.03)
+
+
+def test_a_loss_of_a_token_outside_the_answer_does_not_count(working_folder):
+    """Not even an infinite one: outside answers this program is sure of a token that never comes."""
+
+    class CertainElsewhere(Solver):
+        def __call__(self, tokens):
+            logits = super().__call__(tokens)
+            is_answer = logits.any(dim=-1)
+            logits[~is_answer] = -torch.inf
+            logits[~is_answer, 1] = 0.0
+            return logits
+
+    run = px.evaluate(CertainElsewhere("addition"), **settings_of("addition"))
+    assert all(0 < record["nats"] < 0.1 for record in run.records)
 
 
 def test_one_wrong_token_makes_an_answer_wrong(working_folder):

@@ -103,6 +103,8 @@ class Exact(Protocol[TaskPlan]):
         is_target = is_target[:, first_target:]  # (N, targets)
         n_targets = is_target.shape[1]
         scores = context.scores_of_windows(instances.tokens[: plan.count], window, n_targets)
+        # Chosen and not multiplied: an infinite loss of a token that nobody asked for, times 0, would be nan.
+        answer_nats = np.where(is_target, scores.nats, 0.0)  # (N, targets)
         is_right = scores.is_best & is_target
         counts = ExactCounts(
             size=plan.size(window),
@@ -120,7 +122,7 @@ class Exact(Protocol[TaskPlan]):
             counts["generated_tokens_right"] = int(is_same.sum())
         return LossSums(
             documents=np.arange(plan.count),
-            nats=(scores.nats * is_target).sum(axis=1),
+            nats=answer_nats.sum(axis=1),
             targets=is_target.sum(axis=1),
             bytes=np.zeros(plan.count, dtype=np.int64),
             of_text=False,
