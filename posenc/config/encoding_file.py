@@ -20,6 +20,7 @@ def expand_encoding_file(overrides: Sequence[str]) -> tuple[list[str], list[str]
     choices = [override.partition("=")[2] for override in overrides if override.startswith("encoding=")]
     if not choices:
         return list(overrides), []
+    # A path was quoted for Hydra (`quote_paths`), and here it is a path again.
     chosen = choices[-1].replace("\\", "").strip("'\"")
     match = FILE.fullmatch(chosen)
     if match is None:
@@ -29,13 +30,14 @@ def expand_encoding_file(overrides: Sequence[str]) -> tuple[list[str], list[str]
         settings = file_encoding(file, class_name)
     except (yaml.YAMLError, OSError, TypeError, ValueError) as error:
         raise UserError("encoding", chosen, f"its YAML cannot be read: {first_line(error)}") from error
-    others: list[str] = []
+    other_overrides: list[str] = []
     for override in overrides:
         key = key_of(override)
         if key.startswith("encoding."):
             # `++`: a parameter whose default is in the class alone is no key of the configuration
-            others.append(f"++{override.lstrip('+')}")
+            other_overrides.append(f"++{override.lstrip('+')}")
         elif key != "encoding":
-            others.append(override)
+            other_overrides.append(override)
+    # No YAML describes this encoding, so the group leaves the defaults and its settings are added one by one.
     encoding = [f"++encoding.{key}={json.dumps(value)}" for key, value in settings.items()]
-    return ["~encoding", *encoding, *others], [file]
+    return ["~encoding", *encoding, *other_overrides], [file]

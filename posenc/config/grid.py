@@ -90,7 +90,9 @@ def _list_runs(override: str) -> str:
         text = name.text if isinstance(name, QuotedString) else str(name)
         runs += _runs_of(text)
     distinct = dict.fromkeys(runs)  # keeps the order
-    return f"{override.partition('=')[0]}={','.join(quote(run) for run in distinct)}"
+    key = override.partition("=")[0]
+    quoted_runs = ",".join(quote(run) for run in distinct)
+    return f"{key}={quoted_runs}"
 
 
 def _runs_of(text: str) -> list[str]:

@@ -72,6 +72,7 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
 
     Raises UserError for flags that cannot be combined, and for one that does not exist, with the nearest.
     """
+    # Imported here, since --help and TAB read this module, too, and do not wait for Hydra.
     from posenc.config.hydra_adapter import argument_parser
 
     # Hydra's own parser, so that whatever its documentation says of flags holds here
@@ -268,7 +269,10 @@ def quote_paths(override: str) -> str:
         return override
     if setting in LISTS_OF_PATHS and value.startswith("[") and value.endswith("]"):
         lists = value[1:-1].split("],[")  # several are the values of a sweep
-        quoted_lists = [f"[{_quoted(paths) if paths else ''}]" for paths in lists]
+        quoted_lists = []
+        for paths in lists:
+            quoted_paths = _quoted(paths) if paths else ""
+            quoted_lists.append(f"[{quoted_paths}]")
         return f"{written}{','.join(quoted_lists)}"
     return f"{written}{_quoted(value)}"
 

@@ -56,11 +56,11 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
         config = compose(command, choices)
     except REFUSALS:  # they do not fit together, as with a wrong defaults list in a YAML of the user's
         return UserError("--config-dir", None, first_line(error))
-    known = dotted_keys(OmegaConf.to_container(config))  # type: ignore[arg-type]
+    known_keys = dotted_keys(OmegaConf.to_container(config))  # type: ignore[arg-type]
     last_values = {key_of(text): text.partition("=")[2] for text in overrides}  # the last one counts
     for key, value in last_values.items():
-        if key not in known and key not in choosing:
-            return unknown_setting(command, key, value or None, known)
+        if key not in known_keys and key not in choosing:
+            return unknown_setting(command, key, value or None, known_keys)
         if _needs_multirun(error) and has_several_values(f"{key}={value}"):
             line = shlex.join(text for text in overrides if not is_hydras(text))
             hint = f"for a sweep: posenc {command} -m {line}"
@@ -84,10 +84,10 @@ def _no_such_choice(command: str, error: MissingConfigException) -> UserError:
     """Return the error for a choice that a group does not have."""
     missing = error.missing_cfg_file or ""
     group, _, choice = missing.rpartition("/")
-    for known in (*default_choices(command), SWEEPER, LAUNCHER):
-        if missing.startswith(f"{known}/"):  # the choice may be a path, which has slashes of its own
-            group = known
-            choice = missing.removeprefix(f"{known}/")
+    for known_group in (*default_choices(command), SWEEPER, LAUNCHER):
+        if missing.startswith(f"{known_group}/"):  # the choice may be a path, which has slashes of its own
+            group = known_group
+            choice = missing.removeprefix(f"{known_group}/")
     if not group:
         return UserError(choice, None, first_line(error))
     hint = hint_at_choice(group, choice)

@@ -75,11 +75,13 @@ def settings_in(path: Path, prefix: str = "") -> list[Setting]:
 
     text = path.read_text(encoding="utf-8")
     tree = YAML(typ="rt").compose(text)
-    return [
-        setting
-        for setting in _settings_below(tree, prefix, text)
-        if setting.key.split(".")[0] not in NO_SETTINGS and not (prefix and setting.key == f"{prefix}name")
-    ]
+    settings: list[Setting] = []
+    for setting in _settings_below(tree, prefix, text):
+        is_for_hydra = setting.key.split(".")[0] in NO_SETTINGS
+        is_name_of_group = bool(prefix) and setting.key == f"{prefix}name"
+        if not is_for_hydra and not is_name_of_group:
+            settings.append(setting)
+    return settings
 
 
 def _settings_below(tree: Node, prefix: str, text: str) -> list[Setting]:

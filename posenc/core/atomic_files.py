@@ -43,6 +43,7 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+        # The folder holds the name. Until the folder is on the disk, a power cut may bring the old file back.
         sync(path.parent)
     except OSError as error:
         raise cannot_write(path, error, needed=len(data), hint=CONTINUES) from error
@@ -90,6 +91,7 @@ def _is_running(pid: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return False
+    # Another user's process may not be signalled, but it is there. In doubt a file stays.
     except (ValueError, OverflowError, PermissionError):
         return True
     return True
@@ -106,6 +108,8 @@ def remove(path: Path) -> None:
 
 def write_text_atomic(path: Path, text: str) -> None:
     """Write `text` as UTF-8, as write_bytes_atomic."""
+    # A name of a file that is not UTF-8 reaches Python with lone surrogates, which UTF-8 does not have. They
+    # become escapes.
     write_bytes_atomic(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -160,6 +164,8 @@ def sync(path: Path) -> None:
 
 def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
     """Return a lock that the kernel releases when its holder dies (flock)."""
+    # Without flock the library would fall back to a file that exists while the lock is held. A killed process
+    # leaves it behind, and another machine cannot tell that its holder is dead.
     return FileLock(path, timeout=timeout, fallback_to_soft=False)
 
 

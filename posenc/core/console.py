@@ -189,6 +189,7 @@ class Progress(ABC):
             seconds_left = self._seconds_left_by_work()
         if seconds_left is None:
             return ""
+        # Between two updates, which may be a minute apart, the time counts down as a clock does.
         since_update = time.monotonic() - self._updated_at
         return f"{self.title.time_text(max(0.0, seconds_left - since_update))} left"
 
@@ -208,8 +209,8 @@ class Progress(ABC):
         item = int(done)
         if item + 1 >= len(self._work_before):  # past the items that were weighed
             return self._work_before[-1] + done - (len(self._work_before) - 1)
-        before = self._work_before[item]
-        return before + (done - item) * (self._work_before[item + 1] - before)
+        work_before = self._work_before[item]
+        return work_before + (done - item) * (self._work_before[item + 1] - work_before)
 
     @property
     def time_so_far(self) -> str:
@@ -327,9 +328,9 @@ class _Bar(Progress):
             parts.append(bar)
             free -= bar_width + 1
         if self.text and free - 1 >= SHORTEST_TEXT:
-            shown = Text(self.text)
-            shown.truncate(free - 1, overflow="ellipsis")
-            parts.append(shown)
+            text = Text(self.text)
+            text.truncate(free - 1, overflow="ellipsis")
+            parts.append(text)
         if has_time:
             parts.append(Text(time_text))
         grid = Table.grid(padding=(0, 1, 0, 0))
@@ -353,6 +354,7 @@ def in_notebook() -> bool:
 def _can_draw() -> bool:
     """Tell whether a bar can be drawn: in a terminal that can erase, or in a notebook with ipywidgets."""
     if in_notebook():
+        # Without ipywidgets all that rich shows in a notebook is a warning.
         return importlib.util.find_spec("ipywidgets") is not None
     can_erase = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
     return sys.stderr.isatty() and can_erase
@@ -424,6 +426,8 @@ def run_interruptible(work: Callable[[], T], *, limit: float | None = None) -> T
         except BaseException as error:
             result.set_exception(error)
 
+    # Python handles signals in the main thread alone, and not while a library in C blocks that thread. A wait
+    # for another thread can be interrupted. A daemon does not keep Python from ending.
     threading.Thread(target=run, daemon=True, name=LEFT_BEHIND).start()
     finished, _ = futures_wait([result], timeout=limit)
     if not finished:

@@ -84,8 +84,10 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     closest = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=CLOSE_ENOUGH)
     if closest:
         return by_folded[closest[0]]
-    sharing = [choice for folded, choice in by_folded.items() if _share_a_part(word.casefold(), folded)]
-    return next(iter(sharing), None)
+    for folded, choice in by_folded.items():
+        if _share_a_part(word.casefold(), folded):
+            return choice
+    return None
 
 
 def _share_a_part(word: str, choice: str) -> bool:

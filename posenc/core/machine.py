@@ -34,6 +34,7 @@ def free_memory(root: Path = Path("/")) -> int:
     """Return the bytes that this process may still take, by the machine and by its control groups (v2)."""
     free = [psutil.virtual_memory().available]
     control_group = PurePosixPath(_read_match(root / "proc/self/cgroup", r"^0::/(.*)$") or "")
+    # Every group above ours may have a limit of its own, and the tightest one counts.
     for group in (control_group, *control_group.parents):
         folder = root / "sys/fs/cgroup" / group
         limit = _read_match(folder / "memory.max", r"^(\d+)$")
@@ -113,6 +114,7 @@ def peak_memory(device: torch.device) -> int:
 
 def usable_cores() -> int:
     """Return how many cores this process may keep busy, by its binding and its container's quota."""
+    # os.cpu_count() counts all cores of the machine, also those that a container may not use.
     from loky import cpu_count
 
     return int(cpu_count())
@@ -139,9 +141,9 @@ class Load:
 
     def note(self, threads: int) -> str | None:
         """Return a warning with the speed to expect of `threads` threads; None if no core is lacking."""
-        left = max(self.cores - self.used_by_others, 0.05)
+        cores_left = max(self.cores - self.used_by_others, 0.05)
         # processes that leave less than one core would use more than they get
-        demand = threads + self.used_by_others / min(1.0, left)
+        demand = threads + self.used_by_others / min(1.0, cores_left)
         if demand - self.cores < ONE_CORE:
             return None
         speed = max(0.1, round(self.cores / demand, 1))

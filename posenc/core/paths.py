@@ -159,6 +159,7 @@ def output_file(option: str, name: str | Path) -> Path:
     """Return the path of a file to write, with links followed. Raises UserError."""
     path = expanded(name)
     refuse_impossible(option, path)
+    # Files are written under another name and renamed, which would replace a link and leave its target.
     file = Path(os.path.realpath(path))
     if exists(file) and not is_file(file):
         raise UserError(option, visible(name), "is not a regular file; name a file")

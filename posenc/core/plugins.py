@@ -123,6 +123,7 @@ def file_module(file: str) -> ModuleType:
     if name not in sys.modules:
         spec = spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
+        # It is registered before it runs, since a dataclass looks up its own module to read its annotations.
         module = sys.modules[name] = module_from_spec(spec)
         try:
             spec.loader.exec_module(module)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def seed_for(seed: int, *names: object) -> int:
     """Return a seed made of the run's seed and of names that say what it is for."""
     text = "/".join([str(seed), *map(str, names)])
+    # Python's own hash() of a text is another one in every process.
     first_bytes = hashlib.sha256(text.encode()).digest()[:8]
     return int.from_bytes(first_bytes, "little") >> 1  # 63 bits: torch takes signed seeds
 
@@ -55,4 +56,5 @@ def permutations(draws: np.ndarray) -> np.ndarray:
     """Return, for each row of raw draws, a permutation of its columns; int64 of the same shape."""
     import numpy as np
 
+    # Only a stable sort fixes which of two equal draws comes first.
     return np.argsort(draws, axis=-1, kind="stable")

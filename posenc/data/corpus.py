@@ -125,6 +125,7 @@ def read_facts(data: DataSettings) -> CorpusFacts:
     documents, figures = _read_figures(data)
     facts = CorpusFacts(data.name, figures, pinned, CorpusText(data, figures.fingerprint, documents))
     prepare(data, BYTES, facts)  # caches the text as bytes, so that no tokenizer needs the network again
+    # The figures come last: whoever finds them finds the text in the cache, even if a kill came in between.
     with cache_lock(_figures_file(pinned).with_suffix(".lock")):
         write_sealed(_figures_file(pinned), asdict(figures))
     return facts
@@ -148,7 +149,9 @@ def _read_figures(data: DataSettings) -> tuple[list[Document], Figures]:
 
 def figures_of(documents: list[Document], notes: Notes) -> Figures:
     """Return the figures of documents that are in the order of their ids."""
-    by_split = {split: [document for document in documents if document.split == split] for split in SPLITS}
+    by_split: dict[str, list[Document]] = {}
+    for split in SPLITS:
+        by_split[split] = [document for document in documents if document.split == split]
     train_texts = {document.text for document in by_split["train"]}
     copies = {}
     remarks = []
@@ -188,6 +191,7 @@ def _cached_documents(fingerprint: str) -> list[Document] | None:
         for i, document_id in enumerate(split.ids):
             text = store.document(split_name, i).tobytes()
             documents.append(Document(document_id, text, split_name))
+    # The cache has them split by split, and the fingerprint is taken in the order of ids.
     return sorted(documents, key=lambda document: document.id)
 
 

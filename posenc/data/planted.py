@@ -91,6 +91,7 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
     # Where the pairs stand: two slots for each, and all slots moved by one offset.
     offset = (draws.offset % np.uint64(pair_length)).astype(np.int64)  # (N, 1)
     shuffled_slots = permutations(draws.slots)
+    # Sorted, so that an earlier column is an earlier place in the text: `is_second` below relies on it.
     chosen_slots = np.sort(shuffled_slots[:, : 2 * pairs])
     start = chosen_slots * pair_length + offset  # (N, 2 pairs)
 

@@ -145,6 +145,7 @@ def _draw(kind: Kind, random: Random) -> str:
     if kind == "numbers":
         return str(random.randint(10**6, 10**7 - 1))
     if kind == "uuids":
+        # uuid4() takes its bits from the system, so the seed would not decide the sample.
         return str(uuid.UUID(int=random.getrandbits(128), version=4))
     adjectives, nouns = word_lists()
     return f"{random.choice(adjectives)}-{random.choice(nouns)}"
@@ -163,6 +164,7 @@ def _lines(task: RulerTask, size: int, random: Random) -> list[str]:
 
 def _among_lines(lines: list[str], needles: Sequence[str], random: Random) -> str:
     """Put each needle before a line that is drawn."""
+    # From the last line to the first, since an insertion moves all lines behind it.
     indices = sorted(random.sample(range(len(lines)), len(needles)), reverse=True)
     for index, needle in zip(indices, needles, strict=True):
         lines.insert(index, needle)

@@ -182,6 +182,7 @@ def open_entry(entry: Path) -> TokenStore | None:
     manifest = read_sealed(entry / MANIFEST)
     if manifest is None:
         return None
+    # A damaged entry may hold anything, and whatever is wrong with it, it is built again.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         return _verified_store(entry, manifest)
     return None

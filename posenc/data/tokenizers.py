@@ -61,6 +61,7 @@ class Tokenizer:
             from tokenizers import Tokenizer as LibraryTokenizer
 
             self._library = LibraryTokenizer.from_str(definition)
+            # A definition may cut texts, or fill them up, to the length that its model takes.
             self._library.no_truncation()
             self._library.no_padding()
             ids = self._library.get_vocab(with_added_tokens=True).values()
@@ -75,7 +76,9 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text."""
-        encoded = next(self.encode_all([utf8_text(text, "text", visible(text)[:40])]))
+        beginning = visible(text)[:40]  # enough for an error to name the text
+        text_bytes = utf8_text(text, "text", beginning)
+        encoded = next(self.encode_all([text_bytes]))
         return [int(token_id) for token_id in encoded.ids]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -192,6 +195,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> str:
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
+    # The library returns the alphabet in another order at each call.
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
     library.train_from_iterator(texts, trainer)
@@ -224,6 +228,7 @@ def _definition_file(path: str) -> Path:
 
 def _download(name: str, revision: str) -> Path:
     """Return the file of a tokenizer on the hub; without a network, from the cache of the hub's library."""
+    # Asked before the import: the library reads HF_HUB_OFFLINE, which this may set, when it is imported.
     is_online = reachable()
     from huggingface_hub import hf_hub_download
 

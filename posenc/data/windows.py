@@ -82,6 +82,7 @@ class WindowSampler:
     def _windows(self, step: int, size: int) -> Ints:
         """Return the windows of a step, each with its last target: (size, T + 1)."""
         draws = raw_draws(size, self._seed, step)  # (size,)
+        # The remainder prefers low numbers, but by less than (number of windows) / 2^64.
         numbers = (draws % np.uint64(len(self._numbered))).astype(np.int64)  # (size,)
         return self._numbered.read(numbers)
 

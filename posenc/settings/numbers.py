@@ -24,6 +24,7 @@ EXPONENTS = {"k": "e3", "m": "e6", "b": "e9", "g": "e9"}
 
 def _as_whole(value: Any) -> Any:
     """Return 6e6 as 6000000. Raises PydanticCustomError for anything but a whole number."""
+    # To Python True is the number 1, and `seed=true` would be a seed.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise PydanticCustomError("wrong_type", "wrong type")
     if isinstance(value, float) and not value.is_integer():  # nan and infinity are none either
@@ -107,6 +108,7 @@ def as_written(value: Any) -> Any:
     """Return a number in digits, or a huge one such as 1e30 as the user wrote it; other values unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
+    # From 1e16 on Python itself writes a float with an exponent.
     if abs(value) < 1e16:
         return f"{value:.0f}" if float(value).is_integer() else value
     if isinstance(value, int) and abs(value) > LARGEST_WHOLE:

@@ -73,6 +73,7 @@ def checked_settings(data: object) -> RunSettings | SubjectSettings:
     if version != SCHEMA_VERSION:
         reader = OLD_READER if version == 1 else "a newer posenc"
         raise StoredSettingsError(f"config.yaml: schema {version!r}, which {reader} reads")
+    # The file describes the model of a run that posenc trained. A model that it was given has no such group.
     settings_type = RunSettings if "model" in data else SubjectSettings
     try:
         return settings_type.model_validate(data)

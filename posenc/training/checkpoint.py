@@ -156,6 +156,7 @@ def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_f
         if not torch.isfinite(weight).all():
             raise NonFiniteWeightsError(f"non-finite weights after step {so_far.step} ({name})")
     contents = {
+        # As bytes, so that the manifest has the sha256 of what was meant, whatever the disk makes of it.
         "model.safetensors": serialize(weights),
         "optimizer.safetensors": serialize(moments),
         "state.json": json.dumps(state, indent=1).encode(),
@@ -175,6 +176,7 @@ def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_f
 
 
 def _weights_of(model: Decoder) -> dict[str, Tensor]:
+    # safetensors refuses tensors that are not contiguous
     return {name: weight.detach().cpu().contiguous() for name, weight in model.named_parameters()}
 
 
@@ -194,6 +196,8 @@ def _write_whole(path: Path, contents: Mapping[str, bytes]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         sync(path.parent.parent)  # the folder of checkpoints may be new
+        # Files first, then their folder, then its new name: a power cut at any time leaves no checkpoint with
+        # half a file under its final name.
         for name, content in contents.items():
             (temporary / name).write_bytes(content)
             sync(temporary / name)
@@ -236,12 +240,14 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
     """
     drop_leftovers(plan.folder)
     checkpoint = newest_checkpoint(plan.folder, plan.provenance.writer)
+    # A finished run writes no further checkpoint, so it can be loaded on a full disk, too.
     if checkpoint is None or checkpoint.step < steps:
         _check_room(plan.folder, model)
     if checkpoint is None:
         return TrainedSoFar(step=0, tokens=0, seconds=0.0, final_loss=None)
     load_weights(checkpoint, model)
     _load_moments(checkpoint.path, model, optimizer)
+    # A save keeps the last two by number, so a damaged checkpoint that is newer would push a good one out.
     for path in checkpoint_paths(plan.folder):
         if step_of(path) > checkpoint.step:
             _drop(path)
@@ -320,10 +326,11 @@ def newest_checkpoint(folder: Path, writer: Writer) -> Checkpoint | None:
             damaged.append(f"{path.name} ({error})")
             continue
         if damaged:
+            # The damaged one cannot be asked for its tokens. Every step has as many, so its number will do.
             lost_steps = step_of(paths[-1]) - checkpoint.step
-            lost = lost_steps * checkpoint.so_far.tokens // max(1, checkpoint.step)
+            lost_tokens = lost_steps * checkpoint.so_far.tokens // max(1, checkpoint.step)
             text = "damaged checkpoint skipped: %s; back to step %d: %s tokens of training are lost"
-            log.warning(text, ", ".join(damaged), checkpoint.step, f"{lost:,}")
+            log.warning(text, ", ".join(damaged), checkpoint.step, f"{lost_tokens:,}")
         return checkpoint
     # If a running training has replaced them in the meantime, look again.
     if not all(path.exists() for path in paths):
@@ -375,6 +382,7 @@ def problem_of(path: Path) -> str | None:
     """
     try:
         manifest = json.loads((path / "manifest.json").read_bytes())
+        # A manifest that lacks one of these three names is damaged, too (KeyError).
         for name in sorted({*manifest, "model.safetensors", "optimizer.safetensors", "state.json"}):
             if sha256_of_file(path / name) != manifest[name]:
                 return f"{name} differs from its sha256"

@@ -132,6 +132,7 @@ class ProcessGroup:
         """Give every process the first one's moments."""
         parameters = list(model.parameters())
 
+        # The moments are pickled to be sent. A pickled tensor of a GPU goes back to the GPU of its sender.
         def moments_on_cpu() -> list[dict[str, Tensor]]:
             moments = []
             for parameter in parameters:
@@ -210,6 +211,7 @@ class ProcessGroup:
         try:
             yield
         except RuntimeError as error:
+            # gloo raises a plain RuntimeError, as much else in torch does. Only the text tells them apart.
             text = str(error).lower()
             signs = ("gloo", "nccl", "connection closed", "connection reset")
             if self.size == 1 or not any(sign in text for sign in signs):
@@ -280,6 +282,7 @@ def _run_silently(run: Callable[[], int], rank: int) -> int:
         except (UserError, RunError) as error:
             print(error.text(), file=sys.stderr)
             code = error.exit_code
+    # A signal is no failure, and under torchrun the first process speaks of it for all.
     if 0 < code < FIRST_SIGNAL_CODE:
         for line in output.getvalue().splitlines():
             print(f"process {rank}: {line}", file=sys.stderr, flush=True)

@@ -57,6 +57,7 @@ class GraphedStep:
         tensors = (inputs, targets, pos) if weights is None else (inputs, targets, pos, weights)
         shapes = tuple(tensor.shape for tensor in tensors)
         if shapes not in self._captured:
+            # A failure (None) is kept, too. Otherwise it would be tried again at every step.
             self._captured[shapes] = self._try_to_capture(tensors)
         captured = self._captured[shapes]
         if captured is None:
@@ -64,6 +65,7 @@ class GraphedStep:
         for static, tensor in zip(captured.inputs, tensors, strict=True):
             static.copy_(tensor)
         captured.graph.replay()
+        # The capture, or the last update, dropped the gradients of all parameters.
         for parameter, gradient in captured.gradients:
             parameter.grad = gradient
         return captured.outputs
@@ -123,9 +125,9 @@ class GraphedStep:
 
 def _check_never_waits(call: Callable[[], object]) -> None:
     """Raise RuntimeError if a call waits for the device. A call that waits cannot be captured."""
-    before = torch.cuda.get_sync_debug_mode()
+    mode_before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
         call()
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        torch.cuda.set_sync_debug_mode(mode_before)

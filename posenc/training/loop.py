@@ -76,7 +76,7 @@ def train(
     try:
         while step < plan.steps:
             # --------------------------------------------------------------------------------------------
-            # Batch and positions, drawn by seed and step
+            # Batch and positions, drawn by seed and step, so that a continued run has no generator to restore
             fit_threads(plan.device)
             part = _part_of(sampler.batch(step, plan.batch_windows), group, plan.device)
             pos = model.positions(part.inputs.shape[1], generator_for(plan.seed, "positions", step))  # (T,)
@@ -113,6 +113,7 @@ def train(
             if time.monotonic() - saved_at >= plan.checkpoints.seconds and step < plan.steps:
                 _save(plan, model, optimizer, tally, step, group)
                 saved_at = time.monotonic()
+        # A run that was finished before has its last checkpoint already.
         if step > so_far.step:
             _save(plan, model, optimizer, tally, step, group)
         return tally.ended(FINISHED, step)

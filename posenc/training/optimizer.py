@@ -74,6 +74,8 @@ def build_optimizer(model: Decoder, optimization: Optimization, precision: str) 
     parameters = list(model.parameters())
     if optimization.name != "muon":
         return AdamW(groups_of(parameters), optimization)
+    # Muon is made for maps between hidden states (Jordan et al.). AdamW moves what encodings learn, and the
+    # embedding, which is also the output map.
     matrices = {parameter for parameter in model.blocks.parameters() if parameter.ndim == 2}
     hidden = matrices - decay_of_encodings.keys()
     by_muon = [parameter for parameter in parameters if parameter in hidden]
@@ -113,6 +115,7 @@ class AdamW:
         states = [self.state[parameter] for parameter in parameters]
         for parameter, state in zip(parameters, states, strict=True):
             if not state:
+                # a tensor beside the weights, as torch's fused function wants it
                 state["step"] = torch.zeros((), device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
@@ -189,8 +192,11 @@ def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     # As published: small singular values grow fast, and in the end all lie only roughly at 1.
     a, b, c = 3.4445, -4.775, 2.0315
     is_tall = matrix.shape[0] > matrix.shape[1]
+    # A copy, since it is divided in place below: in float32 `to` alone would return the matrix itself.
     x = matrix.to(dtype, copy=True)
     wide = x.T if is_tall else x  # so that the Gram matrix below is as small as possible
+    # The largest singular value is at most the norm, so it is at most 1 now. From there the steps converge.
+    # The clamp is for a matrix of zeros.
     wide.div_(wide.norm().clamp(min=1e-7))
     for _ in range(5):
         gram = wide @ wide.T

@@ -50,6 +50,7 @@ class Assignments(Plant):
         if tokenizer != "bytes":
             problem = f"plants of the kind {cls.name} write words as bytes"
             raise UserError("tokenizer", tokenizer, problem, allowed="bytes")
+        # Every value is a word of one letter. Names of one letter have to share the letters with the values.
         most = len(LETTERS) if settings.cue > 1 else len(LETTERS) // 2
         if settings.alphabet > most:
             problem = f"more than there are words of one letter, for plants of the kind {cls.name}"

@@ -49,6 +49,7 @@ class TokenPairs(Plant):
     def build(cls, settings: PlantSettings, store: TokenStore) -> Self:
         alphabet = settings.alphabet
         if store.tokenizer["name"] == "bytes":
+            # Many bytes never occur. A stable sort takes the same ones of them everywhere.
             rarest_first = np.argsort(store.train_counts(), kind="stable")
             tokens = rarest_first[: 2 * alphabet].astype(np.int64)
         else:

@@ -159,7 +159,11 @@ def read_documents(data: DataSettings, notes: Notes) -> list[Document]:
     """
     source = source_of(data)
     documents = sorted(source.read(notes), key=lambda document: document.id)
-    with_text = [document for document in documents if document.text and not document.text.decode().isspace()]
+    with_text = []
+    for document in documents:
+        is_blank = not document.text or document.text.decode().isspace()
+        if not is_blank:
+            with_text.append(document)
     notes.left_out["empty"] += len(documents) - len(with_text)
     if source.is_streamed:
         return with_text
@@ -168,6 +172,7 @@ def read_documents(data: DataSettings, notes: Notes) -> list[Document]:
 
 def _with_splits(documents: list[Document], shares: Mapping[str, float], notes: Notes) -> list[Document]:
     """Return the documents, each with its split. Copies of a text are in the split of the first copy."""
+    # A copy in another split would have a model tested on a text that it was trained on.
     split_of_text: dict[bytes, str] = {}
     with_splits = []
     n_moved = 0

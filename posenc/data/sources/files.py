@@ -74,7 +74,10 @@ class FilesSource(Source):
         paths = [self.paths] if isinstance(self.paths, str) else self.paths
         try:
             expanded_paths = [_expand(path) for path in paths]
-            files = sorted({file for expanded in expanded_paths for file in expanded.files})
+            distinct_files: set[Path] = set()  # a file may be found by several paths
+            for expanded in expanded_paths:
+                distinct_files.update(expanded.files)
+            files = sorted(distinct_files)
             _count_left_out(expanded_paths, files, notes)
             contents = {file: _content(file, notes) for file in files}
         except OSError as error:
@@ -163,6 +166,7 @@ def _count_left_out(expanded_paths: Sequence[_Expanded], files: Sequence[Path], 
 def _expand(path: str) -> _Expanded:
     """Return the files of a file, a folder or a glob. Raises UserError if there is nothing."""
     absolute = Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 (resolve() follows links)
+    # A name that exists is taken as it is, since names of files may hold the brackets of a glob.
     if is_file(absolute):
         _refuse_other_format(absolute)
         return _Expanded(absolute.parent, [absolute])
@@ -181,18 +185,18 @@ def _expand_glob(pattern: Path) -> _Expanded:
     while not os.path.lexists(root):
         magic_parts.insert(0, root.name)
         root = root.parent
-    found = _Expanded(root, [])
+    expansion = _Expanded(root, [])
     for match in glob.glob(os.path.join(*magic_parts), root_dir=root, recursive=True):  # noqa: PTH118, PTH207
         path = root / match
         if not is_file(path):
             in_folder = _in_folder(path)
-            found.files.extend(in_folder.files)
-            found.left_out.update(in_folder.left_out)
+            expansion.files.extend(in_folder.files)
+            expansion.left_out.update(in_folder.left_out)
         elif conversion_of(path) is None:
-            found.files.append(path)
+            expansion.files.append(path)
         else:
-            found.left_out[path] = plain_suffix(path)
-    return found
+            expansion.left_out[path] = plain_suffix(path)
+    return expansion
 
 
 def _refuse_other_format(file: Path) -> None:
@@ -204,8 +208,9 @@ def _refuse_other_format(file: Path) -> None:
 
 def _in_folder(folder: Path) -> _Expanded:
     """Return the files of a folder whose suffix is one of text, except for hidden ones."""
-    found = _Expanded(folder, [])
+    expansion = _Expanded(folder, [])
 
+    # os.walk by itself leaves out a folder that it cannot read, and a part of the text would be missing.
     def refuse(error: OSError) -> None:
         raise error
 
@@ -219,10 +224,10 @@ def _in_folder(folder: Path) -> _Expanded:
             # a .gz counts by the suffix of what is in it, so that a .csv.gz must be named like a .csv
             is_other = is_table(file) and plain_suffix(file) not in FOLDER_SUFFIXES
             if suffix not in FOLDER_SUFFIXES or is_other or conversion_of(file) is not None:
-                found.left_out[file] = visible(suffix) or "without ending"
+                expansion.left_out[file] = visible(suffix) or "without ending"
             elif is_file(file):
-                found.files.append(file)
-    return found
+                expansion.files.append(file)
+    return expansion
 
 
 def _no_such_path(path: str, absolute: Path) -> UserError:
@@ -301,6 +306,7 @@ def _without_front_matter(contents: Mapping[Path, bytes | None], notes: Notes) -
 def _numbered(name: str, pieces: Sequence[bytes]) -> list[Document]:
     """Return the pieces of a file that hold text as documents, numbered from 1."""
     texts = [piece for piece in pieces if piece.strip()]
+    # Zeros in front of the number, since documents are sorted by their ids as text.
     return [Document(f"{name}/{number:08d}", text, None) for number, text in enumerate(texts, start=1)]
 
 

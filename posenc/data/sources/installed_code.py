@@ -72,8 +72,9 @@ def docstrings_of(code: bytes) -> str | None:
         return None
     # ast.walk goes level by level, so the docstrings are sorted by line
     nodes = [node for node in ast.walk(tree) if isinstance(node, WITH_DOCSTRING)]
-    docstrings = [(_line_of(node), ast.get_docstring(node)) for node in nodes]
-    texts = [docstring for _, docstring in sorted(docstrings, key=lambda item: item[0]) if docstring]
+    nodes.sort(key=_line_of)
+    docstrings = [ast.get_docstring(node) for node in nodes]
+    texts = [docstring for docstring in docstrings if docstring]
     return "\n\n".join(texts) + "\n" if texts else ""
 
 

@@ -47,8 +47,8 @@ class Addition(Task):
         if self.hints:
             begin = draws.below(len(MANY_SYMBOLS) - size)
             symbols = MANY_SYMBOLS[begin : begin + size + 1]
-        given = self.written(first, symbols) + "+" + self.written(second, symbols) + SEPARATOR
-        return Instance((given, self.written(total, symbols) + END))
+        question = self.written(first, symbols) + "+" + self.written(second, symbols) + SEPARATOR
+        return Instance((question, self.written(total, symbols) + END))
 
     def written(self, number: str, symbols: str) -> str:
         """Return a number as the task writes it. With `hints` each digit follows the symbol of its place."""
@@ -66,8 +66,8 @@ def _sum(first: str, second: str) -> str:
     """
     digits: list[str] = []  # the ones first
     carry = 0
-    for one, other in zip(reversed(first), reversed(second), strict=True):
-        carry, digit = divmod(int(one) + int(other) + carry, 10)
+    for first_digit, second_digit in zip(reversed(first), reversed(second), strict=True):
+        carry, digit = divmod(int(first_digit) + int(second_digit) + carry, 10)
         digits.append(str(digit))
     digits.append(str(carry))
     return "".join(reversed(digits))

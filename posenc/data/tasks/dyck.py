@@ -39,7 +39,7 @@ class Dyck(Task):
 
     def instance(self, draws: Draws, size: int) -> Instance:
         unclosed: list[str] = []
-        given = ""
+        brackets = ""
         for index in range(size):
             is_last = index == size - 1
             must_open = not unclosed or (is_last and len(unclosed) == 1)
@@ -49,6 +49,6 @@ class Dyck(Task):
                 unclosed.append(bracket)
             else:
                 bracket = CLOSING[unclosed.pop()]
-            given += bracket
+            brackets += bracket
         closing = [CLOSING[bracket] for bracket in reversed(unclosed)]
-        return Instance((given + MARK, "".join(closing) + END))
+        return Instance((brackets + MARK, "".join(closing) + END))

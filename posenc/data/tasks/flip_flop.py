@@ -37,18 +37,18 @@ class FlipFlop(Task):
     def instance(self, draws: Draws, size: int) -> Instance:
         memory = draws.choice("01")
         pieces = []
-        given = "w" + memory
+        instructions = "w" + memory
         for _ in range(size - 2):
             instruction = self.drawn_instruction(draws)
             if instruction == "r":
-                pieces += [given + "r", memory]
-                given = ""
+                pieces += [instructions + "r", memory]
+                instructions = ""
                 continue
             bit = draws.choice("01")
             if instruction == "w":
                 memory = bit
-            given += instruction + bit
-        return Instance((*pieces, given + "r", memory))
+            instructions += instruction + bit
+        return Instance((*pieces, instructions + "r", memory))
 
     def drawn_instruction(self, draws: Draws) -> str:
         """Return i (ignore), w (write) or r (read)."""

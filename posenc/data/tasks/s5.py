@@ -62,8 +62,8 @@ class S5(Task):
         order = self.modulus if self.group == "mod_sum" else len(PERMUTATIONS)
         count = min(self.elements, order)
         factors = [draws.below(count) for _ in range(size)]
-        given = "".join([MANY_SYMBOLS[factor] for factor in factors])
-        return Instance((given + SEPARATOR, MANY_SYMBOLS[self.product_of(factors)]))
+        symbols = "".join([MANY_SYMBOLS[factor] for factor in factors])
+        return Instance((symbols + SEPARATOR, MANY_SYMBOLS[self.product_of(factors)]))
 
     def product_of(self, factors: list[int]) -> int:
         """Return the number of the product of the elements with these numbers."""

@@ -40,8 +40,8 @@ class Sort(Task):
             letter = draws.choice(letters)
             return Instance((string + SEPARATOR + letter, f"{string.count(letter)}{END}"))
         while True:
-            (letter, count), *others = Counter(string).most_common(2)
-            is_ahead = not others or count > others[0][1]
+            (letter, count), *runners_up = Counter(string).most_common(2)
+            is_ahead = not runners_up or count > runners_up[0][1]
             if is_ahead:
                 return Instance((string + SEPARATOR, letter))
             # A tie: one of the two letters is written over drawn positions until it is ahead.
