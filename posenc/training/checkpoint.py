@@ -109,7 +109,7 @@ class TrainedSoFar:
     step: int
     tokens: int
     seconds: float  # spent on steps, in all processes until now
-    final_loss: float | None  # nats per token, mean of the last tenth of the steps (of a resumed run since then)
+    final_loss: float | None  # nats per token, mean of the last tenth of the steps (after a resume of those since)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> TrainedSoFar:
