@@ -109,7 +109,8 @@ class TrainedSoFar:
     step: int
     tokens: int
     seconds: float  # spent on steps, in all processes until now
-    final_loss: float | None  # nats per token, mean of the last tenth of the steps (after a resume of those since)
+    # nats per token, mean of the last tenth of the steps; after a resume there, of the steps since then
+    final_loss: float | None
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> TrainedSoFar:
