@@ -148,6 +148,7 @@ def ranked_changes(pairs: Sequence[Pairs | None]) -> dict[int, RankedRow]:
     if not all_samples:
         return {}
     ratios = ratios_of(all_samples, "bytes")
+    # Each pair gave two ratios in turn: first the window, then its crop line.
     at_window = ratios[::2]
     at_crop_line = ratios[1::2]
     changes = [change_of(ratio, base) for ratio, base in zip(at_window, at_crop_line, strict=True)]
