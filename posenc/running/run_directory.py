@@ -89,19 +89,19 @@ def read_status(directory: Path) -> RunStatus:
 def write_status(directory: Path, status: str, **facts: Any) -> None:
     """Write status.json; `status` is running, finished, failed, diverged or interrupted."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    before = read_status(directory)
+    previous = read_status(directory)
     common_facts: RunStatus = {
         "status": status,
         "reason": None,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "processes": current().size,
-        "started": before.get("started", now),
+        "started": previous.get("started", now),  # a continued run began when it was first started
         "updated": now,
         "versions": versions(),
         "git_commit": git_commit(),
-        "overrides": before.get("overrides"),
-        "config_dir": before.get("config_dir"),
+        "overrides": previous.get("overrides"),
+        "config_dir": previous.get("config_dir"),
     }
     write_json_atomic(directory / "status.json", {**common_facts, **facts})
 

@@ -93,6 +93,7 @@ class WorkerPool:
             progress.begin(settled)
             stop.guarded = True  # a signal is passed on, and the processes that save are waited for
             try:
+                # Not one loop over tasks: held runs become free, and stopped tasks wait again, in any order.
                 while self.waiting or self.running:
                     if stop.received is not None and not self.is_stopping:
                         self._stop(stop.received)
@@ -184,6 +185,7 @@ class WorkerPool:
         try:
             with stop.at_once():
                 if self.running:
+                    # With nothing to look at and no time left to show, the threads wake us at an end.
                     pause = LOOK_SECONDS if self.waiting or self.estimate is not None else None
                     return wait(self.running, timeout=pause, return_when=FIRST_COMPLETED).done
                 if self.waiting:
@@ -198,6 +200,7 @@ class WorkerPool:
         worker.job_process.finish_reading()
         if worker.slot is not None:
             self.slots.put(worker.slot)
+        # Another process took the run between our look and the start. Its end is looked for on the disk.
         if exit_code == HELD:
             self.waiting.insert(0, task)
             return

@@ -55,11 +55,13 @@ def run_sweep(
     The code is 0 if every job finished, 1 if one did not, and 130 or 143 after a signal, which ends the
     running jobs. A run that is finished or has diverged starts no process. `launch` runs the tasks elsewhere.
     """
+    # All encodings by their first seed come first, so that a sweep that is stopped has a whole table.
     ordered = seed_by_seed(checked)
     tasks = make_tasks(command, line, ordered, retry=invocation.retry)
     outcomes: dict[str, TaskOutcome] = {}
     for task in tasks:
         outcome = outcome_on_disk(task)
+        # A finished run gets no process, so a full sweep that is typed again takes seconds.
         if outcome is not None:
             outcomes[task.name] = outcome
             drop_leftovers_of(task.directory)
@@ -78,6 +80,7 @@ def run_sweep(
     elif open_tasks:
         result = _pool_here(command, open_tasks, open_jobs, settings, invocation).run(len(outcomes))
     outcomes |= result.outcomes
+    # Also after a signal: what is finished is worth a table.
     runs = _runs_to_compare(command, ordered)
     if runs:
         show_runs(runs, sys.stdout)
