@@ -58,6 +58,7 @@ class LongTexts:
         longest = self.lengths[0] if self.lengths else 0.0
         if longest * MARGIN > window:
             return
+        # The lengths are estimates by a sample. Before a length is refused, the longest text is tokenised.
         texts = [document.text for document in facts.read() if document.split == self.split]
         longest_text = max(texts, key=len)  # bytes
         (encoded,) = build_tokenizer(tokenizer, facts).encode_all([longest_text])

@@ -156,6 +156,7 @@ def begin_with(initial: InitialCheckpoint, checkpoints: Path, model: Decoder) ->
 
     `checkpoints` is the folder of the run's own ones.
     """
+    # A run that continues loads its own checkpoint later.
     if checkpoint_paths(checkpoints):
         return
     weights = _by_option(load_file(initial.checkpoint.path / "model.safetensors"), initial.options)
