@@ -298,6 +298,7 @@ class RaySweep:
             num_cpus=task.share.cpus,
             num_gpus=task.share.gpus,
             max_retries=self.restarts,  # after the loss of a worker or a node
+            # Only the loss of a worker or a node is tried again. A job that fails has a result, too.
             retry_exceptions=False,
         )
         return run.remote(task.order, self.board)

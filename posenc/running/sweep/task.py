@@ -109,6 +109,7 @@ def outcome_on_disk(task: SweepTask) -> TaskOutcome | None:
 
 def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[str]) -> TaskOutcome:
     """Return how a task ended, by the exit code of its process, its run directory and its last lines."""
+    # A plug-in may leave by sys.exit(0) in the middle of a run, so code 0 alone is not enough.
     if exit_code == 0 and task.is_finished:
         return TaskOutcome(FINISHED)
     # a negative code: the signal came before posenc handled signals

@@ -86,6 +86,7 @@ class SweepEstimate:
         for name in [*seconds_running, *waiting]:
             task = self._tasks[name]
             speed = speeds[name]
+            # A task's own speed says most. Until it has written one, the others tell how slow the machine is.
             running_for = seconds_running.get(name, 0.0)
             start_left = max(0.0, START_SECONDS * usual_slowness - running_for)
             if speed is None:
