@@ -162,7 +162,8 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     if store.tokenizer["name"] == "bytes":
         return Corpus(store, store)
     # It is read now and not when the reference is measured: hours later it may be out of reach, or changed.
-    return Corpus(store, processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.corpus_facts)))
+    byte_store = processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.corpus_facts))
+    return Corpus(store, byte_store)
 
 
 def measure(

@@ -193,7 +193,7 @@ def state_of(model: Decoder) -> dict[str, Tensor]:
         if layout == "interleaved":
             q = pairs_as_halves(q, model.shape.n_heads)
             k = pairs_as_halves(k, model.shape.n_heads)
-        of_layer = {
+        weights_of_layer = {
             "input_layernorm": block.attention_norm.weight,
             "self_attn.q_proj": q,
             "self_attn.k_proj": k,
@@ -203,7 +203,7 @@ def state_of(model: Decoder) -> dict[str, Tensor]:
             "mlp.up_proj": block.mlp.up.weight,
             "mlp.down_proj": block.mlp.down.weight,
         }
-        for name, weight in of_layer.items():
+        for name, weight in weights_of_layer.items():
             weights[f"model.layers.{layer}.{name}.weight"] = weight
     return {name: weight.detach().clone() for name, weight in weights.items()}
 

@@ -91,19 +91,19 @@ def write_status(directory: Path, status: str, **facts: Any) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     # What the first status of a run says stays in all later ones. `posenc runs` makes of it the command that
     # continues the run.
-    before = read_status(directory)
+    earlier_status = read_status(directory)
     common_facts: RunStatus = {
         "status": status,
         "reason": None,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "processes": current().size,
-        "started": before.get("started", now),
+        "started": earlier_status.get("started", now),
         "updated": now,
         "versions": versions(),
         "git_commit": git_commit(),
-        "overrides": before.get("overrides"),
-        "config_dir": before.get("config_dir"),
+        "overrides": earlier_status.get("overrides"),
+        "config_dir": earlier_status.get("config_dir"),
     }
     write_json_atomic(directory / "status.json", {**common_facts, **facts})
 

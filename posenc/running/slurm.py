@@ -174,9 +174,9 @@ def run_here(command: str, invocation: Invocation, config: DictConfig) -> int:
     """Run one job in Slurm's process. Jobs of one run directory wait for each other, unless POSENC_WAIT=0."""
     overrides = list(HydraConfig.get().overrides.task)
     settings = typed_settings(command, config)
-    here = replace(invocation, waits=os.environ.get(WAIT, "1") == "1")
+    job_invocation = replace(invocation, waits=os.environ.get(WAIT, "1") == "1")
     try:
-        return preemptible(lambda: run_job(plan_job(settings), overrides, here))
+        return preemptible(lambda: run_job(plan_job(settings), overrides, job_invocation))
     except Exception as error:
         return report_error(error, StopFlag())
 

@@ -70,8 +70,8 @@ class SweepTask:
         """
         if self.precision is None:
             return list(words)
-        others = [word for word in words if key_of(word) != "train.precision"]
-        return [*others, f"train.precision={self.precision}"]
+        other_words = [word for word in words if key_of(word) != "train.precision"]
+        return [*other_words, f"train.precision={self.precision}"]
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def _task_names(jobs: Sequence[ComposedJob]) -> list[str]:
         overrides = [override for override in job.overrides if override not in shared]
         if not overrides:  # a sweep of one job
             overrides = job.overrides[:1]
-        words = [QUOTED_WORD.sub(r"=\1", override) for override in overrides]
-        label = " ".join(word.removeprefix("encoding=") for word in words)
+        unquoted = [QUOTED_WORD.sub(r"=\1", override) for override in overrides]
+        label = " ".join(override.removeprefix("encoding=") for override in unquoted)
         names.append(f"[{number}/{len(jobs)}] {visible(label)}")
     return names
