@@ -119,6 +119,7 @@ def check_length_schedule(
             raise UserError(key, length, problem, allowed=allowed)
         share_so_far += share
         stages.append(Stage(round(share_so_far * steps), length))
+    # Shares such as 0.1, 0.2 and 0.7 add up to 1 only up to rounding.
     grows = all(stage.length < following.length for stage, following in pairwise(stages))
     if not grows or stages[-1].length != context_length or abs(share_so_far - 1) > 1e-6:
         problem = "lengths must grow up to context_length, and the shares add up to 1"

@@ -84,7 +84,7 @@ def changed_options(settings: RunSettings) -> list[str]:
 
     The encoding is the title itself, so only its parameters are named: `encoding.base=500.0`.
     """
-    usual_choices = {**default_choices("train"), "encoding": settings.encoding.name}
+    names_by_default = {**default_choices("train"), "encoding": settings.encoding.name}
     choices: dict[str, Choice] = {
         "encoding": settings.encoding,
         "attention": settings.attention,
@@ -92,13 +92,13 @@ def changed_options(settings: RunSettings) -> list[str]:
     }
     overrides = []
     for group, choice in choices.items():
-        if choice.name != usual_choices[group]:
+        if choice.name != names_by_default[group]:
             overrides.append(f"{group}={choice.name}")
         path = choice_file(group, choice.name)
-        in_yaml = {} if path is None else flat_texts(load_yaml(path))
+        texts_in_yaml = {} if path is None else flat_texts(load_yaml(path))
         for key, value in flat_texts(choice.plain()).items():
             is_named = key in NAMED_IN_TITLE
-            if not is_named and value != in_yaml.get(key):
+            if not is_named and value != texts_in_yaml.get(key):
                 overrides.append(f"{group}.{key}={value}")
     return overrides
 

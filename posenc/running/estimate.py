@@ -74,6 +74,7 @@ class Estimate:
 def cost_key(settings: RunSettings) -> str:
     """Return as text what decides how long a job takes. Jobs with equal texts share one estimate."""
     defining = settings.marked(Mark.DEFINES, Mark.SIZE)
+    # A sweep over learning rates takes the same time for each, so that one estimate does for all.
     defining["train"].pop("lr")
     shared = {
         **defining,
@@ -237,6 +238,7 @@ def _cell_estimates(
             estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue
         seconds = _cell_seconds(cell, rates, inputs) if makes_passes else 0.0
+        # Drawn positions are the same in all windows of a batch, so windows of different draws share no pass.
         draws = min(DRAWS, n_windows) if "positions" in encoding.hooks else 1
         batch = max(1, context.batch_tokens // inputs)  # windows
         passes = draws * math.ceil(n_windows / draws / batch)

@@ -162,7 +162,8 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
     if store.tokenizer["name"] == "bytes":
         return Corpus(store, store)
     # It is read now and not when the reference is measured: hours later it may be out of reach, or changed.
-    return Corpus(store, processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.corpus_facts)))
+    byte_store = processes.in_turn(lambda: prepare(job.data, BYTES, facts=job.corpus_facts))
+    return Corpus(store, byte_store)
 
 
 def measure(
@@ -182,6 +183,7 @@ def measure(
     if not job.is_own_text:
         _say_what_is_measured(job)
     with stop.at_once():
+        # Processes that share a training do not share an evaluation. The first one measures, the others wait.
         records = current().first(lambda: _measure_cells(job, model, corpus, facts["steps"], stop))
     # For the model's own text the table compares the loss with that of a byte trigram instead.
     if not job.is_own_text:
@@ -217,6 +219,7 @@ def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, st
         )
         cells = plan_cells(context, request, evaluation.protocols)
         bar.total = len(cells) + cells_of_tuning
+        # The candidates of a tuning are planned one by one in `tune`, so their work is not known yet.
         if not cells_of_tuning:
             stored = [is_stored(cell, job.directory, step) for cell in cells]
             bar.weigh(work_of_cells(cells, stored))
@@ -283,6 +286,8 @@ def eval_context(job: Job, model: MeasuredModel, store: TokenStore) -> EvalConte
         context_length=job.settings.context_length,
         seed=job.settings.seed,
         precision=precision,
+        # A record names its precision only if the training had another one. It then stands beside the record
+        # in the precision of the training, and does not replace it.
         recorded_precision=None if precision == trained else precision,
         device=job.device,
         store=store,

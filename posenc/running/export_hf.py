@@ -65,14 +65,17 @@ def export_hf(run: str, folder: str) -> Path:
         num_hidden_layers=model.shape.n_layers,
         num_attention_heads=model.shape.n_heads,
         max_position_embeddings=stored.settings.context_length,
+        # This is the epsilon of torch's RMSNorm in float32. Arcee's own default is another one.
         rms_norm_eps=torch.finfo(torch.float32).eps,
         tie_word_embeddings=True,
         rope_parameters=rope,
+        # Arcee's defaults are 128000 and 128001, which lie outside of a small vocabulary.
         bos_token_id=None,
         eos_token_id=None,
     )
     with torch.device("meta"):
         arcee = transformers.ArceeForCausalLM(config)
+    # Not strict: the output layer is the embedding, and gets its weights by `tie_weights`.
     not_loaded = arcee.load_state_dict(state_of(model), strict=False, assign=True)
     assert not not_loaded.unexpected_keys
     arcee.tie_weights()
@@ -190,7 +193,7 @@ def state_of(model: Decoder) -> dict[str, Tensor]:
         if layout == "interleaved":
             q = pairs_as_halves(q, model.shape.n_heads)
             k = pairs_as_halves(k, model.shape.n_heads)
-        of_layer = {
+        weights_of_layer = {
             "input_layernorm": block.attention_norm.weight,
             "self_attn.q_proj": q,
             "self_attn.k_proj": k,
@@ -200,7 +203,7 @@ def state_of(model: Decoder) -> dict[str, Tensor]:
             "mlp.up_proj": block.mlp.up.weight,
             "mlp.down_proj": block.mlp.down.weight,
         }
-        for name, weight in of_layer.items():
+        for name, weight in weights_of_layer.items():
             weights[f"model.layers.{layer}.{name}.weight"] = weight
     return {name: weight.detach().clone() for name, weight in weights.items()}
 

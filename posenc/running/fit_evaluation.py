@@ -58,6 +58,7 @@ class LongTexts:
         longest = self.lengths[0] if self.lengths else 0.0
         if longest * MARGIN > window:
             return
+        # The lengths are estimates by a sample. Before a length is refused, the longest text is tokenised.
         texts = [document.text for document in facts.read() if document.split == self.split]
         longest_text = max(texts, key=len)  # bytes
         (encoded,) = build_tokenizer(tokenizer, facts).encode_all([longest_text])
@@ -177,12 +178,18 @@ def _fit_counts(job: Job, limits: FitLimits, windows: list[int], least_windows: 
     counts = {key: int(settings[key]) for key in limits.open_counts}
     least = {}
     for key, most in counts.items():
-        a_window = evaluation.headline.block(evaluation.lengths) if key == "max_targets" else 1
-        least[key] = min(most, least_windows * a_window)
+        # `max_targets` counts targets, of which a window has a block. The other counts are windows.
+        count_of_a_window = 1
+        if key == "max_targets":
+            count_of_a_window = evaluation.headline.block(evaluation.lengths)
+        least[key] = min(most, least_windows * count_of_a_window)
     while True:
         fit = _estimated(job, windows, counts)
         # halved, so that two estimates of one machine seldom choose differently
-        halved = {key: count // 2 if count // 2 >= least[key] else count for key, count in counts.items()}
+        halved = dict(counts)
+        for key, count in counts.items():
+            if count // 2 >= least[key]:
+                halved[key] = count // 2
         if fit.minutes <= limits.max_minutes or halved == counts:
             return fit
         counts = halved

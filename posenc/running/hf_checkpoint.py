@@ -100,6 +100,7 @@ def read_hf_checkpoint(path: str, revision: str, trust_remote_code: bool) -> HfC
     check_path(path, folder)
     is_local = is_folder(folder)
     source = str(folder) if is_local else path
+    # Where the hub is out of reach, its library alone would go on trying for 23 s.
     access = Access(revision, trust_remote_code, local_files_only=is_local or not reachable())
     try:
         config = transformers.AutoConfig.from_pretrained(source, **access.arguments())
@@ -255,6 +256,7 @@ def _tensors_of_file(file: Path) -> list[StoredTensor]:
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+            # A damaged file may claim a header of any length.
             header = json.loads(stream.read(min(length, file.stat().st_size)))
         header.pop("__metadata__", None)
         tensors = []
@@ -389,6 +391,7 @@ def _digest_of_weights(file: Path) -> str:
     Reading 16 GB takes a quarter of a minute, and every dry run would read them.
     """
     state = file.stat()
+    # Size and mtime do not tell: a copy may keep the old mtime. The inode or the ctime is another one then.
     key = [str(file.resolve()), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
     path = cache_dir() / "digests" / f"{digest_of(key)}.json"
     stored = read_sealed(path)

@@ -130,24 +130,24 @@ def check_fit(initial: InitialCheckpoint, outline: Decoder) -> None:
     Parameters of the encoding and of options may be missing or left over. If both have one, its shapes must
     agree.
     """
-    shapes_there = _by_option(stored_shapes(initial.checkpoint), initial.options)
+    shapes_of_weights = _by_option(stored_shapes(initial.checkpoint), initial.options)
     shapes_of_outline = {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
-    shapes_here = _by_option(shapes_of_outline, option_names(outline))
+    shapes_of_model = _by_option(shapes_of_outline, option_names(outline))
     # an outline is built before the tokenizer, so that the number of its tokens means nothing
-    n_tokens = shapes_there["embedding.weight"][0]
-    shapes_here["embedding.weight"] = (n_tokens, *shapes_here["embedding.weight"][1:])
+    n_tokens = shapes_of_weights["embedding.weight"][0]
+    shapes_of_model["embedding.weight"] = (n_tokens, *shapes_of_model["embedding.weight"][1:])
     misfits = []
-    for name in sorted(shapes_there.keys() | shapes_here.keys()):
-        is_in_both = name in shapes_there and name in shapes_here
+    for name in sorted(shapes_of_weights.keys() | shapes_of_model.keys()):
+        is_in_both = name in shapes_of_weights and name in shapes_of_model
         may_be_missing = name.startswith(MAY_DIFFER) and not is_in_both
-        there = shapes_there.get(name, "missing")
-        here = shapes_here.get(name, "missing")
-        if there != here and not may_be_missing:
-            misfits.append(f"{name} {there} there, {here} here")
+        stored_shape = shapes_of_weights.get(name, "missing")
+        model_shape = shapes_of_model.get(name, "missing")
+        if stored_shape != model_shape and not may_be_missing:
+            misfits.append(f"{name} {stored_shape} there, {model_shape} here")
     if misfits:
         n_hidden = len(misfits) - NAMES_SHOWN
-        more = f" and {n_hidden} more" if n_hidden > 0 else ""
-        problem = f"its weights do not fit: {'; '.join(misfits[:NAMES_SHOWN])}{more}"
+        hidden_text = f" and {n_hidden} more" if n_hidden > 0 else ""
+        problem = f"its weights do not fit: {'; '.join(misfits[:NAMES_SHOWN])}{hidden_text}"
         raise UserError("train.init", str(initial.directory), problem)
 
 
@@ -156,6 +156,7 @@ def begin_with(initial: InitialCheckpoint, checkpoints: Path, model: Decoder) ->
 
     `checkpoints` is the folder of the run's own ones.
     """
+    # A run that continues loads its own checkpoint later.
     if checkpoint_paths(checkpoints):
         return
     weights = _by_option(load_file(initial.checkpoint.path / "model.safetensors"), initial.options)

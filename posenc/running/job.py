@@ -65,6 +65,8 @@ class Job:
     @property
     def lock(self) -> str:
         """Return the name of the lock of the directory that it holds while it works."""
+        # An evaluation of a run has its own lock, so that a run can be measured while it is trained. Nobody
+        # trains a given model here.
         measures_a_run = self.training is None and self.given_model is None
         return "evaluation" if measures_a_run else "run"
 

@@ -33,6 +33,7 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int, t
     weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
     many = torch.ones(NUMBERS, device=device)
     single = torch.ones(1, device=device)
+    # As a training does. Otherwise the times would hold the mapping of new memory for each result.
     keep_freed_memory()
     fit_threads(device)  # threads that share a core wait for each other, and take up to 100 times as long
 

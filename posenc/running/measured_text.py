@@ -136,9 +136,9 @@ def _name_with_place(data: DataSettings) -> str:
     paths = data.parameters.get("paths")
     if paths is None:
         return data.name
-    first, *others = [paths] if isinstance(paths, str) else list(paths)
-    more = f" and {len(others)} more" if others else ""
-    return f"{data.name} ({first}{more})"
+    first_path, *other_paths = [paths] if isinstance(paths, str) else list(paths)
+    number_of_others = f" and {len(other_paths)} more" if other_paths else ""
+    return f"{data.name} ({first_path}{number_of_others})"
 
 
 def unigram_warning(records: Iterable[Record], store: TokenStore, split: str, length: int) -> str | None:

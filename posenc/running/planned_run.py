@@ -46,7 +46,9 @@ class PlannedRun:
         if not is_folder(folder):
             return named
         existing = sorted(path for path in folder.glob(f"*-{self.hash}") if is_folder(path))
-        return named if named in existing or not existing else existing[0]
+        if not existing or named in existing:
+            return named
+        return existing[0]
 
 
 def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) -> str:

@@ -89,19 +89,21 @@ def read_status(directory: Path) -> RunStatus:
 def write_status(directory: Path, status: str, **facts: Any) -> None:
     """Write status.json; `status` is running, finished, failed, diverged or interrupted."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    previous = read_status(directory)
+    # What the first status of a run says stays in all later ones. `posenc runs` makes of it the command that
+    # continues the run.
+    earlier_status = read_status(directory)
     common_facts: RunStatus = {
         "status": status,
         "reason": None,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "processes": current().size,
-        "started": previous.get("started", now),  # a continued run began when it was first started
+        "started": earlier_status.get("started", now),
         "updated": now,
         "versions": versions(),
         "git_commit": git_commit(),
-        "overrides": previous.get("overrides"),
-        "config_dir": previous.get("config_dir"),
+        "overrides": earlier_status.get("overrides"),
+        "config_dir": earlier_status.get("config_dir"),
     }
     write_json_atomic(directory / "status.json", {**common_facts, **facts})
 
@@ -186,6 +188,7 @@ def append_metrics(directory: Path, metrics: dict[str, float]) -> None:
     line = (json.dumps(metrics) + "\n").encode()
     path = directory / METRICS_FILE
     try:
+        # Appended in place. If a kill cuts the line short, `drop_after` drops it when the run continues.
         with path.open("ab") as file:
             file.write(line)
     except OSError as error:
@@ -288,6 +291,7 @@ def _log_failure(handler: logging.Handler, error: BaseException) -> None:
     """Write why a run failed, with the traceback, to its log and nowhere else."""
     reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
     attributes = {"name": "posenc", "levelname": "ERROR", "msg": f"failed: {' '.join(reason.split())}"}
+    # Straight to the file: the command itself prints the reason on the screen.
     handler.handle(logging.makeLogRecord({**attributes, "exc_info": sys.exc_info()}))
 
 
@@ -306,6 +310,7 @@ def git_commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
+    # `--exclude=*` leaves out all tags, so that the answer is always the commit.
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip() or None

@@ -114,6 +114,7 @@ def _submit(launcher: Any, jobs: Sequence[Sequence[str]], folder: Path) -> list[
         return handles
     except Exception as error:
         if not folder_existed:
+            # Other sweeps keep their files in the same folder, so it goes only if this one made it.
             shutil.rmtree(folder, ignore_errors=True)
         reasons = [line for line in str(error).splitlines() if "sbatch: error" in line]
         reason = reasons[0] if reasons else first_line(error)
@@ -127,6 +128,7 @@ def _without_waiting() -> Iterator[None]:
 
     job_class: Any = SubmititJob
     results = job_class.results
+    # The launcher returns `job.results()[0]` of each job, which would wait for the job's end.
     job_class.results = lambda handle: [handle]
     try:
         yield
@@ -155,6 +157,8 @@ def _outcome(task: SweepTask, handle: Any) -> TaskOutcome:
 def _exit_code(handle: Any) -> int:
     """Return the exit code of a job that is over; 1 for a job that was killed, which has none."""
     try:
+        # A job that was killed writes no result. `handle.results()` would ask Slurm's accounting for its end,
+        # and where there is no accounting it would wait for ever.
         if not wait_until(handle.paths.result_pickle.exists):
             raise RunError("it was killed or cancelled")
         exit_code: int = handle.results()[0].return_value  # raises what the job raised
@@ -170,9 +174,9 @@ def run_here(command: str, invocation: Invocation, config: DictConfig) -> int:
     """Run one job in Slurm's process. Jobs of one run directory wait for each other, unless POSENC_WAIT=0."""
     overrides = list(HydraConfig.get().overrides.task)
     settings = typed_settings(command, config)
-    here = replace(invocation, waits=os.environ.get(WAIT, "1") == "1")
+    job_invocation = replace(invocation, waits=os.environ.get(WAIT, "1") == "1")
     try:
-        return preemptible(lambda: run_job(plan_job(settings), overrides, here))
+        return preemptible(lambda: run_job(plan_job(settings), overrides, job_invocation))
     except Exception as error:
         return report_error(error, StopFlag())
 

@@ -349,12 +349,12 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence
     if not limits.open_counts:
         return job
     evaluation = fit_to_time(job, limits, settings.extend, model_key)
-    before = flattened(job.evaluation.settings.plain())
-    after = flattened(evaluation.settings.plain())
-    chosen = " ".join(f"eval.{key}={after[key]}" for key in limits.open_counts)
+    unfitted_values = flattened(job.evaluation.settings.plain())
+    fitted_values = flattened(evaluation.settings.plain())
+    chosen = " ".join(f"eval.{key}={fitted_values[key]}" for key in limits.open_counts)
     longest = length_text(round(evaluation.lengths.longest / job.settings.context_length, 4))
     note = f"chosen     {chosen}, up to {longest}, by eval.max_minutes={limits.max_minutes:g}"
-    has_fewer = any(after[key] != before[key] for key in limits.open_counts)
+    has_fewer = any(fitted_values[key] != unfitted_values[key] for key in limits.open_counts)
     is_shorter = evaluation.lengths.longest < job.evaluation.lengths.longest
     notes = (*job.notes, note) if has_fewer or is_shorter else job.notes
     fitted = job.settings.with_changes(eval=evaluation.settings)

@@ -63,6 +63,7 @@ def run_train(job: Job, overrides: list[str], invocation: Invocation) -> Outcome
     then.
     """
     evaluation = job.settings.eval
+    # The processes of a run must decide alike, so the first one, which alone writes here, decides for all.
     if current().first(lambda: run_directory.is_done(job.directory, evaluation, retry=invocation.retry)):
         run_directory.drop_leftovers_of(job.directory)
         say(f"already finished: {job.directory}")
@@ -91,6 +92,7 @@ def _run_in_directory(
     settings = job.run_settings
     directory = job.directory
     processes = current()
+    # The lock makes the directory, so that a text which is too short is refused before it.
     corpus = tokenise(job, settings.context_length)
     run_directory.refuse_links(directory)
     with locked(directory, job.lock, waits=invocation.waits), run_directory.log_file(directory):
@@ -101,6 +103,7 @@ def _run_in_directory(
         # status stays finished, and config.yaml keeps the old settings.
         is_trained = processes.first(lambda: run_directory.was_finished(directory))
         stop.guard()
+        # It goes by the status `diverged`, which `running` replaces below.
         run_directory.forget_diverged(directory)
         status: AbstractContextManager[None] = nullcontext()
         if not is_trained:
@@ -125,6 +128,7 @@ def _train_and_measure(
         begin_with(training.initial, directory / "checkpoints", model)
     _log_notes(job, model, store)
     with tracked(job, invocation.sweep or settings.experiment_name) as tracker:
+        # The evaluation is not compiled: every length of its windows would be compiled anew, for minutes.
         with compiled_blocks(model, training.compile and compiler_works(job.device)):
             trained = _train(job, training, model, store, tracker, invocation, stop)
         if trained.status == DIVERGED:
@@ -133,11 +137,15 @@ def _train_and_measure(
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == INTERRUPTED:
             raise InterruptedRunError
+        # A process that only loads the weights knows neither the memory nor the MFU of their training, so it
+        # leaves the stored facts as they are.
         trained_here = None
         if trained.advanced:
             trained_here = TrainedHere(peak_memory(job.device), utilization_of(job, model))
         facts = run_facts(job, model, trained.so_far, store.fingerprint, trained_here)
         records = measure(job, model, corpus, facts, stop, replaces_same_step=trained.advanced)
+        # All records, not only those measured here: `posenc eval` may have measured these weights meanwhile,
+        # and leaves it to the training to tell the tracker.
         tracker.log_evaluation(run_directory.records_at(directory, trained.so_far.step))
         # the settings again: a finished run that was measured further has other ones now
         run_directory.write_config(directory, settings)
@@ -213,6 +221,8 @@ def _training_plan(job: Job, training: Training, store: TokenStore) -> TrainingP
 def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> CheckpointPlan:
     """Return where checkpoints are written, how often, and what they store about their origin."""
     settings = job.run_settings
+    # The definition goes with the weights, so that they are read by the same tokens after the user's file
+    # or the cache is gone.
     tokenizer = build_tokenizer(settings.tokenizer, job.corpus_facts)
     files = {} if tokenizer.definition is None else {"tokenizer.json": tokenizer.definition}
     provenance = Provenance(

@@ -152,6 +152,7 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
         make_work = partial(evaluation_work, case, model, window)
         make_base = partial(evaluation_work, base, base_model, window)
         evaluation[window] = measure_figures(make_work, make_base, repeats)
+    # The evaluation above is timed uncompiled, as it runs.
     compiled = case.title.compile  # the base is in the same table, so it has the same setting
     with compiled_blocks(model, compiled), compiled_blocks(base_model, compiled):
         make_work = partial(training_work, case, model)

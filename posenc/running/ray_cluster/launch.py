@@ -250,8 +250,8 @@ class RaySweep:
         self.times_begun: Counter[str] = Counter()  # by the name of the task
         self.began_at: dict[str, float] = {}  # by time.monotonic()
         # the actor stays on this machine, so that no loss of a node takes it away
-        here = self._on(ray.get_runtime_context().get_node_id())
-        self.board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        on_this_machine = self._on(ray.get_runtime_context().get_node_id())
+        self.board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=on_this_machine).remote()
 
     def _on(self, node: str) -> Any:
         """Return what makes Ray run something on a certain node and nowhere else."""
@@ -298,6 +298,7 @@ class RaySweep:
             num_cpus=task.share.cpus,
             num_gpus=task.share.gpus,
             max_retries=self.restarts,  # after the loss of a worker or a node
+            # Only the loss of a worker or a node is tried again. A job that fails has a result, too.
             retry_exceptions=False,
         )
         return run.remote(task.order, self.board)
@@ -363,8 +364,10 @@ class RaySweep:
         write_returned(task.local.directory, end.files)
         if not task.local.is_finished:
             return
-        there = self._on(end.node)
-        remove = self.ray.remote(remove_own).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
+        on_its_node = self._on(end.node)
+        remove = self.ray.remote(remove_own).options(
+            num_cpus=0, scheduling_strategy=on_its_node, max_retries=0
+        )
         with suppress(Exception):  # the node may be gone
             self.ray.get(remove.remote(task.order.run))
 

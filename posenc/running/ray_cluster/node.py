@@ -92,6 +92,7 @@ def run_order(order: Order, board: Any) -> JobEnd:
     node = ray.get_runtime_context().get_node_id()
     workplace = _workplace(order)
     if workplace is None:
+        # It looks like the last line of a job that fails, in which the sweep finds the reason.
         problem = f"{ERROR}this node does not see {order.folder}, where the command was started"
         return JobEnd(1, [problem], node)
     node_text: str = ray.util.get_node_ip_address()
@@ -126,6 +127,7 @@ def _workplace(order: Order) -> _Workplace | None:
         return None
     runs_dir = own_runs_dir()
     runs_dir.mkdir(parents=True, exist_ok=True)
+    # The command's own `runs_dir` is a path on a disk that this node does not see.
     arguments = [text for text in order.arguments if not text.startswith("runs_dir=")]
     arguments.append(f"runs_dir={quote(str(runs_dir))}")
     return _Workplace(runs_dir, arguments, runs_dir / order.run)

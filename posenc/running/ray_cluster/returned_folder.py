@@ -21,11 +21,13 @@ def files_to_return(directory: Path, *, is_finished: bool) -> dict[str, bytes]:
 
     Hidden files are locks, which mean nothing elsewhere.
     """
-    if not is_finished:
-        return {
-            name: (directory / name).read_bytes() for name in OF_UNFINISHED if (directory / name).is_file()
-        }
     contents = {}
+    if not is_finished:
+        for file_name in OF_UNFINISHED:
+            path = directory / file_name
+            if path.is_file():
+                contents[file_name] = path.read_bytes()
+        return contents
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
         is_hidden = any(part.startswith(".") for part in name.parts)

@@ -134,6 +134,7 @@ class WorkerPool:
         for task in list(self.waiting):
             if task.directory in busy:  # two tasks of one run go one after the other
                 continue
+            # The lock is looked at first. So a run that its holder has just finished is not begun again.
             if is_held(task.directory, task.lock):
                 self._announce(task)
                 continue
@@ -155,6 +156,8 @@ class WorkerPool:
         """Start the process of a task, and a thread that reads its output."""
         self._announced.discard(task.name)
         share: dict[str, str] = {}  # environment variables: the task's part of the machine
+        # The number follows from the model's size and not from the load, so that sums have the same order
+        # whatever runs beside the task.
         if not os.environ.get(THREADS):  # the user's own number of threads stays
             share[THREADS] = str(task.threads)
         slot = None
@@ -200,8 +203,8 @@ class WorkerPool:
         worker.job_process.finish_reading()
         if worker.slot is not None:
             self.slots.put(worker.slot)
-        # Another process took the run between our look and the start. Its end is looked for on the disk.
         if exit_code == HELD:
+            # Another process took the lock between the look at it and the start of the task.
             self.waiting.insert(0, task)
             return
         outcome = outcome_of_process(task, exit_code, worker.job_process.last_lines)

@@ -116,6 +116,7 @@ def seconds_of_all(seconds: Sequence[float], at_once: int) -> float:
     """Return the time until the last of several tasks ends: each begins once one of those before it ends."""
     ends = [0.0] * at_once  # of the last task in each place
     for task_seconds in seconds:
+        # The task begins in the place that is free first.
         heapq.heapreplace(ends, ends[0] + task_seconds)
     return max(ends)
 

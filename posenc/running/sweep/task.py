@@ -70,8 +70,8 @@ class SweepTask:
         """
         if self.precision is None:
             return list(words)
-        others = [word for word in words if key_of(word) != "train.precision"]
-        return [*others, f"train.precision={self.precision}"]
+        other_words = [word for word in words if key_of(word) != "train.precision"]
+        return [*other_words, f"train.precision={self.precision}"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ def outcome_on_disk(task: SweepTask) -> TaskOutcome | None:
 
 def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[str]) -> TaskOutcome:
     """Return how a task ended, by the exit code of its process, its run directory and its last lines."""
+    # A plug-in may leave by sys.exit(0) in the middle of a run, so code 0 alone is not enough.
     if exit_code == 0 and task.is_finished:
         return TaskOutcome(FINISHED)
     # a negative code: the signal came before posenc handled signals
@@ -208,7 +209,7 @@ def _task_names(jobs: Sequence[ComposedJob]) -> list[str]:
         overrides = [override for override in job.overrides if override not in shared]
         if not overrides:  # a sweep of one job
             overrides = job.overrides[:1]
-        words = [QUOTED_WORD.sub(r"=\1", override) for override in overrides]
-        label = " ".join(word.removeprefix("encoding=") for word in words)
+        unquoted = [QUOTED_WORD.sub(r"=\1", override) for override in overrides]
+        label = " ".join(override.removeprefix("encoding=") for override in unquoted)
         names.append(f"[{number}/{len(jobs)}] {visible(label)}")
     return names

@@ -77,19 +77,21 @@ class SweepEstimate:
     def seconds_left(self, seconds_running: Mapping[str, float], ended: Collection[str]) -> float:
         """Return the seconds until the last task ends, by the names of the tasks that run and have ended."""
         speeds = {name: Speed.read(task.directory) for name, task in self._tasks.items()}
-        slownesses = [
-            self._tasks[name].slowness(speed) for name, speed in speeds.items() if speed is not None
-        ]
-        usual_slowness = statistics.fmean(slownesses) if slownesses else 1.0
+        slownesses = []
+        for name, speed in speeds.items():
+            if speed is not None:
+                slownesses.append(self._tasks[name].slowness(speed))
+        mean_slowness = statistics.fmean(slownesses) if slownesses else 1.0
         waiting = [name for name in self._tasks if name not in seconds_running and name not in ended]
         seconds = []
         for name in [*seconds_running, *waiting]:
             task = self._tasks[name]
             speed = speeds[name]
+            # A task's own speed says most. Until it has written one, the others tell how slow the machine is.
             running_for = seconds_running.get(name, 0.0)
-            start_left = max(0.0, START_SECONDS * usual_slowness - running_for)
+            start_left = max(0.0, START_SECONDS * mean_slowness - running_for)
             if speed is None:
-                work_left = task.seconds * usual_slowness
+                work_left = task.seconds * mean_slowness
             else:
                 work_left = task.seconds_left(speed, running_for)
             seconds.append(start_left + work_left)
