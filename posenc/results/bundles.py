@@ -92,6 +92,7 @@ def pack_bundle(lines: Sequence[bytes]) -> bytes:
     import orjson
 
     head = orjson.dumps({HEAD: 1, "schema_version": SCHEMA_VERSION, "runs": len(lines)}) + b"\n"
+    # Without `mtime=0` gzip stores the time, and the same lines would give another file.
     return gzip.compress(head + b"".join(lines), compresslevel=9, mtime=0)
 
 

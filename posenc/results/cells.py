@@ -82,6 +82,7 @@ class CurveSummary:
 
 def shared_or_none(values: Iterable[Any]) -> Any:
     """Return the value that all of them have; None if they differ or if there are no values."""
+    # Not a set: tokenizers and models can be dictionaries, which have no hash.
     compared = list(values)
     is_shared = bool(compared) and all(value == compared[-1] for value in compared)
     return compared[-1] if is_shared else None
@@ -162,6 +163,7 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     change = _change(seeds, pairs, metric)
     # A row must not look better because its worst seeds have no numbers.
     represents_row = bool(seeds) and set(reasons) <= INNOCENT_REASONS
+    # Ranks pair documents, and the bins of curves have no sums by document.
     rankable = represents_row and all(seed.measurement.sums for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
     cell_verdict = _verdict(pairs) if has_verdict else _Verdict()
@@ -245,6 +247,8 @@ def _change(seeds: Sequence[_Seed], pairs: Sequence[tuple[Sample, Sample]], metr
 
 def _verdict(pairs: Sequence[tuple[Sample, Sample]]) -> _Verdict:
     """Return the verdict on a change; an empty one if the targets have no bytes."""
+    # A verdict does not look at other rows: unlike a rank it has Student's t over the row's own seeds, and
+    # keeps its word whichever rows stand beside it.
     change = difference_if_any(pairs, "bytes")
     if change is None:
         return _Verdict()

@@ -89,7 +89,9 @@ class Comparison(HasNumbersBeside):
     @property
     def runs(self) -> list[Run]:
         """Return the runs of its rows, each once."""
-        return list({member.run.path: member.run for row in self.rows for member in row.members}.values())
+        members = [member for row in self.rows for member in row.members]
+        runs_by_path = {member.run.path: member.run for member in members}
+        return list(runs_by_path.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; perplexities may still be infinite."""
@@ -106,8 +108,11 @@ def compare_runs(runs: Sequence[Run], request: CompareRequest = DEFAULT_REQUEST)
     Raises UserError if the request names a protocol, row, column, order or baseline that no table has.
     """
     drafts = drafts_of(runs, request)
+    # A baseline is found before there are numbers, because ranks need it. An order is found after, because it
+    # needs the numbers.
     baselines = _choose_in_each(drafts, request.baseline, find_baseline)
     protocols = list(dict.fromkeys(draft.protocol for draft in drafts))
+    # Among all runs and not those of a draft: runs that were trained long have another T, so another draft.
     references = {protocol: long_trained(runs, protocol) for protocol in protocols}
     comparisons = [
         _comparison(draft, baseline, request.recall_level, references[draft.protocol])
@@ -157,6 +162,7 @@ def _sorted_rows(comparison: Comparison, order: str) -> tuple[Row, ...]:
     key = order.removeprefix("-")
     if key not in keys:
         raise UserError("--sort", order, "cannot sort by this", allowed=list(keys))
+    # The sign reverses the order, and not `reverse=True`, which would put rows without a number first.
     sign = -1 if order.startswith("-") else 1
     numbers = keys[key]
 
@@ -164,7 +170,8 @@ def _sorted_rows(comparison: Comparison, order: str) -> tuple[Row, ...]:
         number = numbers[index]
         return number is None, sign * (number or 0.0)
 
-    return tuple(comparison.rows[index] for index in sorted(range(len(numbers)), key=missing_last))
+    indices = sorted(range(len(numbers)), key=missing_last)
+    return tuple(comparison.rows[index] for index in indices)
 
 
 def _sort_keys(comparison: Comparison) -> dict[str, list[float | None]]:

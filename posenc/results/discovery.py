@@ -45,7 +45,7 @@ def load_runs(paths: AnyPaths) -> list[Run]:
     for location in find_locations(paths_in(paths)):
         for run in _load(location):
             runs[str(run.path)] = run  # if a bundle holds a name twice, the last run counts
-    return [run for _, run in sorted(runs.items())]
+    return [runs[path] for path in sorted(runs)]
 
 
 def paths_in(paths: AnyPaths) -> list[str | Path]:
@@ -66,6 +66,7 @@ def paths_and_encodings(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     paths = []
     encodings = []
     for text in texts:
+        # A folder with the name of an encoding comes first, as with the names of studies.
         is_encoding = text in known_encodings and not os.path.lexists(text)
         if is_encoding:
             encodings.append(text)
@@ -88,6 +89,7 @@ def find_locations(paths: Iterable[str | Path]) -> list[Location]:
 
     Raises UserError for a path that does not exist.
     """
+    # By the real path: a folder may be named twice, by its path and through a link or a folder above it.
     by_real_path: dict[str, Location] = {}
     for path in paths:
         for start in _starting_points(path):
@@ -161,12 +163,14 @@ def _below(start: Path) -> Iterator[Location]:
     if start.name.endswith(SUFFIX) and not start.is_dir():
         yield Location(start)
         return
+    # os.walk skips a folder that it cannot read, without a word, unless it is given `onerror`.
     unreadable: list[OSError] = []
     for folder, subfolders, files in os.walk(start, onerror=unreadable.append):
         if any(mark in files for mark in MARKS):
             yield Location(Path(folder))
             subfolders.clear()  # a run directory holds no other runs
             continue
+        # In place, since os.walk enters the folders that are left in this very list.
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in files:
             if name.endswith(SUFFIX):

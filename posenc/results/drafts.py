@@ -53,6 +53,7 @@ def drafts_of(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
     """Return the tables of a request, in their order. Raises UserError for what no table has."""
     request = suited_to_tasks(runs, request)
     _check(runs, request)
+    # Rows are chosen before columns, so that a window that only other rows have makes no empty column.
     drafts = _with_chosen_rows(_all_drafts(runs, request), request.rows)
     return _with_columns(drafts, request.columns)
 
@@ -70,6 +71,7 @@ def _check(runs: Sequence[Run], request: CompareRequest) -> None:
         raise UserError("--recall-level", request.recall_level, "not a percentage", allowed="0 to 100")
     if request.metric not in METRICS:
         raise UserError("--metric", request.metric, "no such metric", allowed=list(METRICS))
+    # The mean of perplexities over seeds is not the perplexity of the mean loss.
     if request.metric == "ppl" and request.baseline is not None:
         raise UserError("--baseline", request.baseline, "perplexities are not compared", allowed="nats, bpb")
     if not runs:

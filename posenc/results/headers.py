@@ -93,6 +93,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         unit = shared_or_none(measurement.unit for measurement in recorded) or UNIT
     parameters = [member.run.parameters for member in members]
     train_lengths = [_train_length(run) for run in runs]
+    seeds = {seed for group in draft.groups for seed in group.seeds}
     left_out = _records_left_out(draft)
     return Header(
         protocol=draft.protocol,
@@ -108,7 +109,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         model=shared_or_none(member.run.model for member in members),
         parameters=_range([count for count in parameters if count is not None]),
         tokens=_tokens_trained_on(members, runs),
-        seeds=tuple(sorted({seed for group in draft.groups for seed in group.seeds})),
+        seeds=tuple(sorted(seeds)),
         documents=_range([measurement.documents for measurement in scored]),
         targets=_range([measurement.targets for measurement in scored]),
         mixed=draft.mixed,

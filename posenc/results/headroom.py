@@ -131,9 +131,8 @@ def recovered_of(members: Sequence[Member], references: Sequence[LongTrained]) -
     by_window = _references_of_kind(measured_members[0].run, crop_line, references)
     for window, references_of_window in sorted(by_window.items(), reverse=True):
         multiple = rounded_multiple(window / crop_line.window)
-        short = _TwoSamples.of(
-            [pair_of(member.crop_line, member.by_multiple.get(multiple)) for member in measured_members]
-        )
+        pairs = [pair_of(member.crop_line, member.by_multiple.get(multiple)) for member in measured_members]
+        short = _TwoSamples.of(pairs)
         if short.near:
             recovered = _recovered_by_samples(short, references_of_window, crop_line.window)
             return replace(recovered, multiple=multiple, window=window)
@@ -158,9 +157,10 @@ def _recovered_by_samples(
     short: _TwoSamples, references: Sequence[LongTrained], near_window: int
 ) -> Recovered:
     """Return what the seeds of a row recover. `near_window` is the row's T."""
-    long = _TwoSamples.of(
-        [pair_of(reference.by_window.get(near_window), reference.at_own_length) for reference in references]
-    )
+    pairs = [
+        pair_of(reference.by_window.get(near_window), reference.at_own_length) for reference in references
+    ]
+    long = _TwoSamples.of(pairs)
     if not long.near:
         far_losses = [reference.at_own_length.nats or 0.0 for reference in references]
         return Recovered(
@@ -192,6 +192,7 @@ def _references_of_kind(
 
     If several runs have the same seed, the first one counts.
     """
+    # T is left out of the kind, because it is what the two models are meant to differ in.
     kind = kind_of(run, any_length=True)
     by_window: dict[int, dict[int | None, LongTrained]] = defaultdict(dict)
     for reference in reversed(references):  # the first run of a seed replaces the others
@@ -278,6 +279,7 @@ def _interval(
     for seeds in seeds_of_models:
         _, spread = mean_and_spread(list(seeds))
         variance = (spread or 0.0) ** 2 / len(seeds)
+        # A single seed has no variance, so its freedom counts for nothing. But `welch` divides by it.
         freedom = max(len(seeds) - 1, 1)
         parts.append((variance, freedom))
     return welch(value, parts, documents).interval()

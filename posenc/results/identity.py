@@ -60,6 +60,8 @@ def settings_of(run: Run) -> dict[str, str]:
     facts: dict[str, Any] = {} if run.facts is None else dict(run.facts)
     tree: dict[str, Any] = {key: facts[key] for key in ("encoding", "attention", "positions") if key in facts}
     if "attention" in tree:
+        # Facts of earlier runs lack some parameters. A later run with the value that all runs had then is a
+        # seed of the same row, so this value is left out.
         earlier = earlier_values(AttentionSettings) | AttentionSettings.earlier_parameters
         attention = tree["attention"].items()
         tree["attention"] = {key: value for key, value in attention if (key, value) not in earlier.items()}
@@ -124,12 +126,12 @@ def tuned_rate(run: Run) -> str | None:
 
 def options_of(settings: Mapping[str, str]) -> list[str]:
     """Return the options that are not at their default: `window=16`, `positions=randomized`."""
-    words = []
+    options = []
     for key, (word, default) in OPTIONS.items():
         value = settings.get(key, default)
         if value != default:
-            words.append(f"{word}={value}")
-    return words
+            options.append(f"{word}={value}")
+    return options
 
 
 def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
@@ -138,17 +140,17 @@ def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
     path = choice_file("extend", str(extension["name"]))
     defaults = {} if path is None else flat_texts(load_yaml(path))
     left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
-    words = []
+    knob_texts = []
     knobs = flat_texts(extension)
     in_yaml = [key for key in defaults if key in knobs]
     not_in_yaml = [key for key in knobs if key not in defaults]
     for key in [*in_yaml, *not_in_yaml]:
         text = knobs[key]
         if key.split(".")[0] not in left_out and defaults.get(key) != text:
-            words.append(f"{key}={text}")
+            knob_texts.append(f"{key}={text}")
     if tuned:
-        words.append(f"(tuned: {', '.join(tuned)})")
-    return words
+        knob_texts.append(f"(tuned: {', '.join(tuned)})")
+    return knob_texts
 
 
 # --- several runs
@@ -157,6 +159,7 @@ def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
 def differing(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the keys in which the mappings differ, sorted."""
     keys: set[str] = set()
+    # Comparing all with the first row is enough: if two rows differ in a key, one of them differs from it.
     for row in rows[1:]:
         if row != rows[0]:
             keys |= {key for key, _ in row.items() ^ rows[0].items()}

@@ -346,8 +346,8 @@ def _is_shown(
         if member.circumstances == circumstances:
             return True
         if _repeats(member.circumstances, circumstances):
-            shown = [*member.measurements, *member.by_multiple.values()]
-            cells |= {(member.extension, measurement.multiple) for measurement in shown}
+            measurements = [*member.measurements, *member.by_multiple.values()]
+            cells |= {(member.extension, measurement.multiple) for measurement in measurements}
     return all((measurement.extension, measurement.multiple) in cells for measurement in measured)
 
 
@@ -364,13 +364,13 @@ def left_out_of(measured: Sequence[Measurement], members: Sequence[Member], earl
 
     `measured` is what the pool has of the run, and `earlier` counts its records of earlier checkpoints.
     """
-    shown: Counter[Circumstances] = Counter()
+    shown_records: Counter[Circumstances] = Counter()
     for member in members:
-        shown[member.circumstances] += member.n_records
+        shown_records[member.circumstances] += member.n_records
     left_out = Counter({EARLIER: earlier})
     for circumstances, group in _by_circumstances(measured).items():
-        if circumstances in shown:
-            left_out[OTHER_KNOBS] += len(group) - shown[circumstances]
+        if circumstances in shown_records:
+            left_out[OTHER_KNOBS] += len(group) - shown_records[circumstances]
         else:
             left_out[FOR_TUNING if _is_for_tuning(group) else OTHER_TARGETS] += len(group)
     return +left_out  # without the reasons that no record has
@@ -389,6 +389,8 @@ def _members(measured: Sequence[Measurement]) -> list[Member]:
     for measurement in _of_one_tuning(measured):
         by_multiple = by_extension[measurement.extension]
         by_multiple.setdefault(measurement.multiple, measurement)  # of several records the first
+    # `in` comes first: to read a missing key of a defaultdict adds it, and here that would add a member
+    # without measurements.
     crop_line = by_extension[None].get(1.0) if None in by_extension else None
     members = []
     for extension, by_multiple in by_extension.items():
@@ -521,6 +523,7 @@ def _bins(measurement: Measurement) -> dict[float, Measurement]:
         return {}
     bins = {}
     for index, edge in enumerate(curve["edges"][1:]):
+        # An edge is where the next bin starts, see `Curve`.
         last_position = edge - 1
         interval = curve["rise_ci95"][index]
         multiple = rounded_multiple(last_position / measurement.train_length)

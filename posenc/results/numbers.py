@@ -26,6 +26,7 @@ def printed(value: float, metric: str, sign: str = "") -> str:
         return f">{sign}1e30"
     if value < -HUGE:
         return "<-1e30"
+    # `z` prints a change of -0.0001 as +0.000, since -0.000 would look like a gain.
     if metric != "ppl":
         return f"{value:{sign}z.3f}"
     if abs(value) >= 1e6:
@@ -46,6 +47,7 @@ def as_text(value: object) -> str:
         return value
     if value is None:  # the common kinds first: 85,000 settings of 2,000 runs need no JSON encoder
         return "null"
+    # Not isinstance: True is an int, too, and must become `true`.
     if type(value) is int:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):

@@ -230,8 +230,9 @@ def _line(
     our_multiples = [column.multiple for column in comparison.columns]
     published_multiples = [other.multiple for other in same_training]
     multiple = _multiple_beside(number.multiple, published_multiples, our_multiples)
-    nothing = _OurNumber(None)
-    ours = nothing if multiple is None else our_numbers.get((number.encoding, multiple), nothing)
+    ours = _OurNumber(None)
+    if multiple is not None:
+        ours = our_numbers.get((number.encoding, multiple), ours)
     # at T there is no change to compare: it is the difference to itself
     ours_change = None if multiple == 1 else ours.change
     published_change = _published_change(number, same_training)

@@ -42,6 +42,8 @@ def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
     pool = pool_of(runs, protocol)
     unranked = pool
     while unranked:
+        # Each run that is left gives a member in each round, and `rest_of` drops what members show. So this
+        # ends.
         members_of_round = members_of(unranked)
         members += members_of_round
         unranked = rest_of(unranked, members_of_round)
@@ -124,6 +126,8 @@ def _split_into_rankings(pool: Pool) -> list[list[Member]]:
     # the runs of a part may agree on other circumstances than all runs did.
     rankings: list[list[Member]] = []
     for part in by_values.values():
+        # A part has fewer runs than the pool, because all members of a run have the same conditions. So this
+        # ends.
         rankings += _split_into_rankings({run.path: pool[run.path] for run in _runs_of(part)})
     return rankings
 

@@ -344,7 +344,11 @@ def _per_document(sums: DocumentSums) -> PerDocument | None:
     """Return the sums as a record has them, by rising document; None without any target."""
     groups = sums.documents if sums.groups is None else sums.groups
     columns = zip(sums.documents, sums.nats, sums.targets, sums.bytes, groups, strict=True)
-    rows = sorted((int(d), float(n), int(t), int(b), int(g)) for d, n, t, b, g in columns if t > 0)
+    rows = []
+    for document, nats, targets, size, group in columns:
+        if targets > 0:
+            rows.append((int(document), float(nats), int(targets), int(size), int(group)))
+    rows.sort()
     documents = [row[0] for row in rows]
     assert len(set(documents)) == len(documents), "every document may come once"
     if not rows:
@@ -420,6 +424,7 @@ def find_record(run_dir: Path, key: RecordKey) -> Record | None:
         record = _read_record(record_path(run_dir, key))
     except (OSError, ValueError):
         return None
+    # The name of the file has eight digits of a hash alone, so the key in the record has the last word.
     return record if RecordKey.of(record) == key else None
 
 
@@ -445,6 +450,7 @@ def assemble_results(run_dir: Path, run_facts: Mapping[str, Any]) -> Path:
     if curves:
         positions = {"schema_version": SCHEMA_VERSION, "curves": curves}
         write_json_atomic(Path(run_dir) / "positions.json", positions)
+    # With `indent` each number of `per_document` would have a line of its own.
     lines = [json.dumps(record, allow_nan=False) for record in records]
     body = "[\n    " + ",\n    ".join(lines) + "\n  ]" if lines else "[]"
     head = json.dumps({"schema_version": SCHEMA_VERSION, "run": run_facts}, indent=2, allow_nan=False)

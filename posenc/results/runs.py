@@ -136,6 +136,7 @@ def load_run(path: str | Path) -> Run:
     """Read a run directory. Whatever its files hold, it never raises."""
     run = Run(Path(path))
     try:
+        # Settings come first, so that a run with damaged results keeps them: by them it finds its row.
         run = replace(run, settings=_settings(run.path))
         run = replace(run, status=stored_status(run.path))
         text = read_file(run.path, "results.json", LARGEST_RESULTS)
@@ -183,6 +184,7 @@ def _parsed(text: bytes) -> StoredSettings:
 def is_dead(status: RunStatus) -> bool:
     """Tell whether the process of a status.json surely is gone: it ran on this host, and no longer does."""
     pid = status.get("pid")
+    # The file may be damaged or somebody else's. JSON's `true` is an int in Python and would mean process 1.
     is_number = isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < 2**31
     if not is_number or status.get("host") != socket.gethostname():
         return False

@@ -61,7 +61,12 @@ def summarize(run: Run) -> RunSummary:
         seconds_left = max(0.0, (planned - tokens) / speed)
     losses = headline_losses(run)
     longest = max((multiple for multiple in losses if multiple > 1), default=None)
+    # What results.json does not say yet is taken from the settings.
     settings = run.settings if isinstance(run.settings, RunSettings) else None
+    planned_model = None if settings is None else settings.model.name
+    planned_length = None if settings is None else settings.context_length
+    planned_corpus = None if settings is None else settings.data.name
+    planned_precision = None if settings is None else settings.train.precision
     corpus = facts.get("corpus") or {}
     return RunSummary(
         path=str(run.path),
@@ -70,13 +75,11 @@ def summarize(run: Run) -> RunSummary:
         reason=run.reason,
         experiment=run.experiment,
         encoding=run.encoding,
-        model=encoding_name(facts.get("model", None if settings is None else settings.model.name)),
-        context_length=_whole(
-            facts.get("context_length", None if settings is None else settings.context_length)
-        ),
-        corpus=encoding_name(corpus or (None if settings is None else settings.data.name)),
+        model=encoding_name(facts.get("model", planned_model)),
+        context_length=_whole(facts.get("context_length", planned_length)),
+        corpus=encoding_name(corpus or planned_corpus),
         fingerprint=corpus.get("fingerprint"),
-        precision=facts.get("precision", None if settings is None else settings.train.precision),
+        precision=facts.get("precision", planned_precision),
         tokens=_whole(tokens),
         tokens_asked=_whole(planned),
         tokens_per_second=speed,

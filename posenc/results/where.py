@@ -49,6 +49,8 @@ def matching_runs(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
     chosen = list(runs)
     for text in conditions:
         condition = parse_condition(text)
+        # All runs are asked and not those that are left: a key that only excluded runs have is no misspelt
+        # key.
         if runs and all(value_of_key(run, condition.key) is None for run in runs):
             raise _unknown_key(condition.key, runs)
         values = [value_of_key(run, condition.key) for run in chosen]

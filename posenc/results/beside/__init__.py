@@ -19,6 +19,8 @@ NOT_PROTOCOLS = ("base",)  # modules of this folder without a protocol
 @functools.cache
 def keys_beside() -> tuple[str, ...]:
     """Return the keys under which records hold numbers beside the loss: `recall`, `memory`."""
+    # The files are listed here and not imported: measurements.py asks for these names, and the files
+    # themselves import measurements.py.
     names = [module.name for module in pkgutil.iter_modules(__path__)]
     return tuple(name for name in names if name not in NOT_PROTOCOLS)
 

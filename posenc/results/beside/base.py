@@ -93,5 +93,6 @@ def all_numbers_beside() -> tuple[NumbersBeside[Any, Any, Any], ...]:
     numbers = []
     for key in keys_beside():
         values = vars(module_beside(key)).values()
+        # A module also holds the names that it imports, so each file gives the numbers of its own key alone.
         numbers += [value for value in values if isinstance(value, NumbersBeside) and value.key == key]
     return tuple(sorted(numbers, key=lambda of_protocol: (of_protocol.order, of_protocol.key)))

@@ -176,6 +176,7 @@ def _cell_of(measured: Sequence[Measurement]) -> DispersionCell:
     dispersions = [numbers for numbers in map(DISPERSION.measured, measured) if numbers is not None]
     losses = [measurement.nats for measurement in measured if measurement.nats is not None]
     far_losses = [dispersion["far_nats"] for dispersion in dispersions if dispersion["far_nats"] is not None]
+    # `far_change` subtracts the mean loss of all seeds, so a mean over some of them would not belong to it.
     all_have_far = len(far_losses) == len(dispersions)
     return DispersionCell(
         multiple=measured[0].multiple,
@@ -220,6 +221,7 @@ def is_sink_broken(at_t: DispersionCell, longest: DispersionCell) -> bool:
     """Tell whether the layer with the most weight on the first token at T has a sink, and loses it."""
     layer = at_t.sink_layer
     weight = at_t.first[layer]
+    # Below 20 tokens a tenth of the weight is less than two equal shares, so the shares decide there.
     is_sink = weight >= max(SINK_WEIGHT, SINK_SHARES / at_t.window)
     return is_sink and longest.first[layer] < SINK_LEFT * weight
 

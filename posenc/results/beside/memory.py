@@ -128,6 +128,7 @@ def _shorter_window(memories: Sequence[MemoryByWindow], index: int, train_length
     """Return the shorter window at an index of every seed's lists."""
     window = memories[0]["window"][index]
     variation, spread = mean_and_spread([memory["variation"][index] for memory in memories])
+    # An interval over documents says nothing of other seeds: several seeds have their spread instead.
     interval = memories[0]["variation_ci95"][index] if len(memories) == 1 else None
     return ShorterWindow(
         multiple=window / train_length,

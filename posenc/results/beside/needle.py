@@ -79,6 +79,7 @@ def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
         for keys, depth, correct, answers in columns:
             key = (keys, depth, measurement.multiple, measurement.window)
             counts[key].add(correct, answers, answers)
+    # A dictionary keeps the order in which its keys came, so the cells are in the order of rising windows.
     cells = []
     for (keys, depth, multiple, window), count in counts.items():
         cell = NeedleCell(

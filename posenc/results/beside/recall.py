@@ -190,7 +190,8 @@ def _rows_of(table: TableBeside) -> list[RowRecall | None]:
     recalls = [_recall_of(members, table.recall_level, multiples) for members in table.rows]
     hashes = {measurement.target_set.targets_hash for measurement in _measured_in(table)}
     if len(hashes) == 1:
-        recalls = _ranked(recalls, [_is_complete(members, table.recall_level) for members in table.rows])
+        are_complete = [_is_complete(members, table.recall_level) for members in table.rows]
+        recalls = _ranked(recalls, are_complete)
     return recalls
 
 
@@ -352,8 +353,11 @@ def cell_of(place: Place, seeds: Sequence[SeedRecall]) -> RecallCell:
     """Return the recall of the seeds of a row at a place, with its interval."""
     accuracy, spread = mean_and_spread([seed.accuracy for seed in seeds])
     nats, _ = mean_and_spread([seed.nats for seed in seeds])
+    # Seeds may have been asked in different numbers of windows. The fewest make the interval wider, never
+    # narrower.
     windows = min(seed.windows for seed in seeds)
     has_fixed_draw = any(seed.has_fixed_draw for seed in seeds)
+    # The cell computes its own interval, so it is made first, with an interval that says nothing.
     cell = RecallCell(
         multiple=place.multiple,
         window=place.window,
@@ -421,7 +425,10 @@ def _ranked(rows: Sequence[RowRecall | None], are_complete: Sequence[bool]) -> l
     so a row is not ranked if one of its seeds diverged or was not measured.
     """
     columns = max((len(row.beyond) for row in rows if row is not None), default=0)
-    ranked_columns = [_with_ranks(_rankable_cells(rows, are_complete, column)) for column in range(columns)]
+    ranked_columns = []
+    for column in range(columns):
+        rankable_cells = _rankable_cells(rows, are_complete, column)
+        ranked_columns.append(_with_ranks(rankable_cells))
     ranked_rows = []
     for index, row in enumerate(rows):
         ranked_rows.append(_with_cells(row, [column.get(index) for column in ranked_columns]))
@@ -438,6 +445,7 @@ def _rankable_cells(
             continue
         cell = row.beyond[column]
         learned = row.learning.learned
+        # A row must not win because a seed that learned was not measured in this window.
         if cell is not None and learned > 0 and cell.seeds == learned:
             cells[index] = cell
     return cells

@@ -70,6 +70,8 @@ def ratio_of(sample: Sample, per: Per, by_group: bool = False) -> Ratio:
         _, inverse = np.unique(np.asarray(sample["group"]), return_inverse=True)
         sums = np.bincount(inverse, weights=sums)
         counts = np.bincount(inverse, weights=counts)
+    # Samples are paired by place in these lists. posenc writes sorted documents, but a file of others may
+    # not be.
     elif documents != sorted(documents):
         order = np.argsort(np.asarray(documents))  # each document comes once
         sums = sums[order]
@@ -80,9 +82,10 @@ def ratio_of(sample: Sample, per: Per, by_group: bool = False) -> Ratio:
     size = counts.sum()
     if not size > 0:
         raise ValueError(f"no {per} to divide by")
-    rest = size - counts
-    rest[rest <= 0] = np.nan  # without the only unit that has a count there is no loss
-    left_out = (total - sums) / rest
+    remaining_size = size - counts
+    remaining_size[remaining_size <= 0] = np.nan  # without the only unit that has a count there is no loss
+    left_out = (total - sums) / remaining_size
+    # At least 1: if a single unit has all the counts, 0 is left, and Student's t has no quantile.
     freedom = max(float(size**2 / (counts**2).sum()) - 1, 1.0)
     return Ratio(len(sums), float(total / size), left_out, freedom)
 

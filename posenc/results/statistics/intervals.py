@@ -99,12 +99,14 @@ def p_beyond(estimate: Estimate, margin: float) -> float | None:
             high_log_p = log_p
         else:
             low_log_p = log_p
+    # The upper end of what is left: p is never given as smaller than it is.
     return float(np.exp(high_log_p))
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean and the sample standard deviation (n - 1) over seeds, None for a single seed."""
     mean = math.fsum(values) / len(values)
+    # Perplexities may be infinite, and the distance of infinity from an infinite mean is no number.
     if len(values) == 1 or not math.isfinite(mean):
         return mean, None
     squares = math.fsum((value - mean) ** 2 for value in values)

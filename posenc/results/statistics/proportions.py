@@ -142,6 +142,7 @@ def interval_on_own_windows(
         return low, high
     quantile = student_quantile(seeds - 1, error=1 - confidence)
     variance = spread**2 / seeds
+    # Not 0: a mean share of 0 or 1 has no spread, because all seeds then found nothing or everything.
     effective_count = share * (1 - share) / variance
     low_over_seeds, high_over_seeds = score_interval(share, effective_count, quantile)
     return min(low, low_over_seeds), max(high, high_over_seeds)

@@ -201,6 +201,7 @@ def _predicted(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]
 
 def _losses(row: Sequence[Ratio]) -> tuple[float, ...]:
     """Return the loss of each seed of a row."""
+    # A tuple, because `shared_variances` is cached by its arguments.
     return tuple(ratio.value for ratio in row)
 
 

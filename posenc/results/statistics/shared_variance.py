@@ -33,6 +33,7 @@ class SeedVariance(NamedTuple):
     freedom: float  # degrees of freedom
 
 
+# With a baseline each column is ranked twice, and the simulation need not run again.
 @functools.lru_cache(maxsize=64)
 def shared_variances(rows: tuple[tuple[float, ...], ...]) -> tuple[SeedVariance, ...] | None:
     """Return the variance over seeds of each row; None if the rows must not share their variances.
@@ -132,6 +133,8 @@ class _Trend:
         import numpy as np
         from scipy.special import digamma
 
+        # True variances scatter around the usual one as d / chi-square does, with the prior's d. So the mean
+        # of their logs, which is the line, is too high by log(d/2) - digamma(d/2).
         logs = self.level + self.slope * (size - self.middle)
         variances: np.ndarray = np.exp(logs + digamma(self.prior / 2) - np.log(self.prior / 2))
         return variances
@@ -149,6 +152,7 @@ def _trend(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> _Tre
     # On average the log of a variance with f degrees of freedom is too low, by log(f/2) - digamma(f/2).
     logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)  # (..., R)
     centred = size - size.mean()
+    # If all rows have the same size, both sums are 0. The smallest divisor then makes the slope 0.
     steepness = (logs * centred).sum(-1, keepdims=True) / max((centred**2).sum(), 1e-12)  # least squares
     slope = np.maximum(steepness, 0.0)
     level = logs.mean(-1, keepdims=True)
@@ -156,6 +160,7 @@ def _trend(variances: np.ndarray, size: np.ndarray, freedom: np.ndarray) -> _Tre
     # By chance alone the variance of these logs is trigamma(f/2). The prior d is chosen so that trigamma(d/2)
     # is what their variance has beyond that. A table of d/2 stands in for the inverse of trigamma.
     scatter_beyond_chance = scatter - polygamma(1, freedom / 2).mean()
+    # From the largest down: trigamma falls, and np.interp needs abscissas that rise.
     halves = np.geomspace(MOST_PRIOR / 2, 0.01, 200)
     prior = 2 * np.interp(scatter_beyond_chance, polygamma(1, halves), halves)
     return _Trend(level, slope, float(size.mean()), prior)
@@ -192,6 +197,7 @@ def _holds(
     import numpy as np
     from scipy.special import stdtr
 
+    # A fixed seed: the same rows must get the same ranks each time.
     rng = np.random.default_rng(0)
     shape = (EXPERIMENTS, len(counts))
     own_freedom = counts - 1
@@ -213,6 +219,8 @@ def _holds(
     distance = (error - error[:, [best]]) / np.sqrt(difference_variance)  # in standard errors
     p_above = stdtr(difference_freedom, -distance)[:, not_best]  # one-sided
     covered = ((p_above > 0.025) & (p_above < 0.975)).mean()
+    # Whether any row is called above depends on Holm's first step alone, which is Bonferroni's. It is 0.025,
+    # since p against the best row is doubled.
     corrected = 0.025 / not_best.sum()
     has_false = (p_above < corrected).any(axis=1).mean()
     return bool(covered >= LEAST_COVERAGE and has_false <= MOST_FALSE)
