@@ -53,11 +53,13 @@ def attention_weights(encoding: Encoding, keys: int, queries: int, draw: int) ->
     stream = torch.randn(1, keys, shape.d_model, generator=generator)  # (1, S, d_model)
     q, k = torch.randn(2, 1, shape.n_heads, keys, shape.head_dim, generator=generator)  # (1, H, S, D)
     recorder = _Recorder(encoding)
+    # The weights do not depend on the values, so that these may be zeros.
     heads = Heads(q[:, :, -queries:], k, torch.zeros_like(k))
     attend(heads, stream, Layer(recorder, 0, torch.arange(keys)))
     blocks = []
     for weights in reversed(recorder.blocks):
         all_heads = weights.expand(*weights.shape[:3], -1)
+        # A block ends at the last key that its queries see. The keys behind it have no weight.
         blocks.append(F.pad(all_heads, (0, keys - weights.shape[-1])))
     return torch.cat(blocks, dim=2)[0]
 

@@ -314,6 +314,7 @@ def _first_turning_layer(encoding: Encoding) -> int | None:
     """Return the first layer in which queries are turned; some encodings turn them in every other layer."""
     shape = encoding.shape
     x = torch.ones(1, shape.n_heads, 2, shape.head_dim)
+    # Position 0 is turned by no angle: an encoding that turns would look still there.
     positions = torch.tensor([1, 3])
     for layer in range(shape.n_layers):
         q, _ = encoding.rotate(x, x, positions, positions, layer)
@@ -374,6 +375,7 @@ def _bias_panel(encoding: Encoding, *, are_random: bool) -> Curves:
     title = "Bias"
     if "bias" in encoding.hooks:  # it may depend on the query's position, not only on the distance
         title += f" at i = {FAR}T"
+        # The encoding gets the keys in rising order, the farthest first. The second flip undoes that.
         keys = (i - r).flip(0)
         bias = encoding.bias(torch.tensor([i]), keys, 0)[:, 0].flip(-1)  # (H, R)
     else:
@@ -436,6 +438,7 @@ def _attention_panel(encoding: Encoding) -> Curves:
     """Draw where attention goes on random inputs, mean over heads, for windows of up to 8T tokens."""
     length = encoding.shape.train_length
     lines = []
+    # Where T is long, several windows are cut to MOST_KEYS, and the set keeps one of them.
     for keys in sorted({min(times * length, MOST_KEYS) for times in (1, 2, 4, FAR)}):
         weights = mean_weights(encoding, keys).mean(0)  # (R,)
         distances = np.arange(len(weights), dtype=np.float64)

@@ -232,6 +232,7 @@ def loss_sentence(panel: Curves) -> str:
     """Return where past T the loss leaves its level, and where it ends."""
     line = panel.lines[0]
     length = panel.marks["T"]
+    # From the same mean `posenc compare` takes the rise of a curve.
     level = float(line.y[(line.x > length / 2) & (line.x <= length)].mean())
     past = line.x > length
     start = f"the loss is {level:.2f} nats from T/2 to T"

@@ -172,6 +172,7 @@ def _loss_panel(behaviour: Behaviour) -> Curves:
     nats = behaviour.nats
     bins = list(itertools.pairwise(bin_edges(length, len(nats))))  # positions start .. stop - 1
     last_positions = np.array([stop - 1 for _, stop in bins], dtype=np.float64)
+    # nats[0] is the loss at position 1.
     means = np.array([nats[start - 1 : stop - 1].mean() for start, stop in bins])
     panel = Curves(
         title=f"Loss by position, windows of {in_lengths(len(nats), length)}",
