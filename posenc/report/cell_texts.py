@@ -61,6 +61,7 @@ def recovered_text(recovered: Recovered | None) -> str:
     """Return the recovered share, `12%`; `<-100%` below that; empty if far text is worth nothing."""
     if recovered is None or recovered.share is None:
         return ""
+    # `z` prints a share of -0.3% as 0%, not as -0%.
     return "<-100%" if recovered.share < -1 else f"{100 * recovered.share:z.0f}%"
 
 

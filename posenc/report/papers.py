@@ -93,9 +93,11 @@ def _alignments(table: Table, left: str, right: str) -> list[str]:
 
 def latex_text(text: object) -> str:
     """Escape a text for LaTeX in any font encoding: minus signs before numbers, no Unicode."""
+    # A hyphen behind a letter, a digit or a bracket is no minus sign, as in `3-5 seeds`.
     with_minus = re.sub(r"(?<![\w.)])-(?=\d)", "−", visible(text))
     escaped = [LATEX.get(character, character) for character in with_minus]
     ascii_only = [part if part.isascii() else f"[U+{ord(part):04X}]" for part in escaped]
+    # TeX prints two hyphens as one dash, which would spoil the name of an option such as --full.
     return "".join(ascii_only).replace("--", "-{}-")
 
 
@@ -116,12 +118,14 @@ def _sentence(note: str) -> str:
 
 
 def _latex_table(table: Table, caption: str, label: str) -> str:
+    # Pandas takes 0.7 s to import, and no other format needs it.
     import pandas as pd
 
     width = _latex_width(table)
     frame = pd.DataFrame([[_latex_cell(cell) for cell in row] for row in table.rows])
     frame.columns = pd.Index([latex_text(head) for head in table.heads])
     text: str = frame.style.hide(axis="index").to_latex(
+        # `@{}` takes the space off both sides, so that the rules end where the text does.
         column_format="@{}" + "".join(_alignments(table, "l", "r")) + "@{}",
         position_float="centering",
         hrules=True,
@@ -130,6 +134,7 @@ def _latex_table(table: Table, caption: str, label: str) -> str:
         # across both columns of a page; in a text of one column it is the same as `table`
         environment="table*" if width > COLUMN_WIDTH else "table",
     )
+    # Inside the environment, the sizes leave the text of the paper alone.
     text = text.replace(r"\centering", f"\\centering\n{SIZES}")
     if width > PAGE_WIDTH:
         return f"% about {width:.0f}pt wide; with --columns 1x,8x it is narrower\n{text}"

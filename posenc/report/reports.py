@@ -310,6 +310,7 @@ def _has_room_for_policies(comparison: Comparison, kind: TableKind) -> bool:
     """Tell whether a table names policies past T beside the verdicts. Otherwise `beyond_notes` do."""
     if kind is TableKind.PAPER:
         return False
+    # The columns of recall take the width that the policies would need.
     return len(comparison.rows) == 1 or RECALL.columns(comparison) is None
 
 

@@ -107,6 +107,7 @@ def _console(width: int, color: bool, file: IO[str] | None = None) -> Console:
 
 def _without_trailing_blanks(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
+    # Rich fills every cell up to the width of its column.
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
 
@@ -120,6 +121,7 @@ def _new_facts(reports: Sequence[Report], number: int) -> Sequence[str]:
     if number == 0:
         return facts
     not_shared = [fact for fact in facts if any(fact not in report.facts for report in reports)]
+    # Where a table shares all of its facts with the others, it still needs a line above it.
     return not_shared or facts
 
 
@@ -229,6 +231,7 @@ def _cell_text(cell: TableCell, has_marks: bool, longest: int | None) -> Text:
     content = visible(cell.text) if longest is None else cut(cell.text, longest)
     if cell.mark:
         return Text(f"{content} {cell.mark}", style=MARK_STYLES[cell.mark])
+    # A verdict may have a policy or a number of seeds behind a comma, and its word alone has a style.
     word, _, _ = content.partition(",")
     text = Text(content, style=WORD_STYLES.get(word, ""))
     if has_marks:

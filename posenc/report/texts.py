@@ -15,6 +15,7 @@ from posenc.results.statistics.intervals import Interval
 LONGEST_NAME = 44  # characters, in charts
 MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
 LOPSIDED = 2  # points by which the two sides of an interval differ, from which on ± would mislead
+# A count gets the unit that it has after rounding to three digits: 999,600 would be 1e+03k otherwise.
 UNITS_OF_COUNTS = ((999_500_000, 10**9, "B"), (999_500, 10**6, "M"), (10**4, 10**3, "k"))
 
 

@@ -74,6 +74,7 @@ def _baseline_answer(comparison: Comparison, last: int) -> str:
         versus = row.cells[last].versus_baseline
         if versus is not None:
             rows_and_words.append((row, str(versus.word)))
+        # The baseline is a rival, too: it may be the row with too few seeds.
         is_baseline = row_label(row) == comparison.header.baseline
         if is_baseline or (versus is not None and versus.word == "unresolved"):
             rivals.append(Rival.of_losses(row, row.cells[last], versus))
@@ -130,6 +131,7 @@ def _rank_answers(comparison: Comparison, column_indices: Sequence[int]) -> list
     alibi.`
     """
     at_t = [index for index in column_indices if comparison.columns[index].multiple == 1]
+    # Where no window is longer than T, both ends are the same column.
     ends = list(dict.fromkeys([*at_t, column_indices[-1]]))
     lengths_of_names: dict[str, list[str]] = {}
     for index in ends:

@@ -50,6 +50,7 @@ def rows_by_word(
         rows = [row for row, word_of_row in rows_and_words if word_of_row == word]
         if rows:
             rows_of[word] = rows
+    # The word of rows without a verdict is the empty text, so this also holds where no row has a verdict.
     if not any(rows_of):
         return ""
     if len(rows_of) == 1 and len(rows_and_words) > 1:

@@ -100,6 +100,7 @@ def more_note(comparison: Comparison) -> str:
 
 def also_measured_note(header: Header) -> str:
     """Return the other protocols of the runs; empty without any."""
+    # Recall is left out: it has columns beside the losses, so the reader need not ask for its table.
     others = [name for name in header.also_measured if name not in (HEADLINE, RECALL.protocol)]
     if not others or header.protocol != HEADLINE:
         return ""

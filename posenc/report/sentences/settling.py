@@ -55,6 +55,7 @@ def what_settles(rivals: Sequence[Rival]) -> str:
     if all(rival.needs != "seeds" for rival in rivals):
         return f"{fewest.sample}: {fewest.larger_sample}"
     wanted = max(ENOUGH_SEEDS, fewest.seeds + 1) - fewest.seeds
+    # The row has used at most len(seeds) of these numbers, so that at least `n_new` are left.
     unused = [seed for seed in range(len(fewest.row.seeds) + wanted) if seed not in fewest.row.seeds]
     count = plural(fewest.seeds, "seed")
     if any(rival.seeds != fewest.seeds for rival in rivals):

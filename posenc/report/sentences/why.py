@@ -29,6 +29,7 @@ def why_notes(comparison: Comparison) -> list[str]:
         return [why_sentence(row) for row in collapsed]
     clauses = []
     for reason, words in REASON_WORDS.items():
+        # A row with two reasons is named in both clauses.
         rows = [row for row in collapsed if reason in (_reasons(row) or ())]
         if rows:
             clauses.append(f"{words}: {names_text(rows)}")
