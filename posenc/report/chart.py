@@ -71,6 +71,7 @@ class RowNames:
         count_of = Counter(cut(row_label(row)) for row in rows.values())
         self._names: dict[str, str] = {}
         for label, row in rows.items():
+            # Two long names may be alike once their middles are cut. Then both stay whole.
             short_name = cut(row_label(row))
             self._names[label] = short_name if count_of[short_name] == 1 else row_label(row)
         # A row that the user has renamed keeps its style.

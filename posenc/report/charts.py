@@ -118,6 +118,7 @@ def _size_of(svg: str) -> Size:
 
 def _in_inches(size: Size) -> str:
     """Return a size as `--size` takes it, rounded up."""
+    # Without the small number, 5.5 inches that come out as 5.5000001 would be rounded up to 5.51.
     width, height = (
         math.ceil(side / POINTS_OF_INCH * 100 - 1e-6) / 100 for side in (size.width, size.height)
     )

@@ -117,6 +117,7 @@ def _squares(panel: Panel, names: RowNames) -> list[Square]:
         answers = EXACT.of(row)
         if answers is None or not answers.cells:
             continue
+        # A task that no seed learned within T says nothing about length, so that the cell has no number.
         content = Content("nothing", NOT_LEARNED)
         longest = answers.cells[-1]
         if longest is None and answers.learned > 0:

@@ -83,6 +83,7 @@ def change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
         layers=grid_layers(
             squares,
             x=alt.X("column:O", sort=sorted(heads, key=float), axis=x_axis),
+            # The rows stay in the order of the table. Vega-Lite would sort them by name.
             y=alt.Y("row:O", sort=None, axis=y_axis),
             colors=alt.Scale(scheme="redblue", reverse=True, domain=[-1, 1]),
         ),
@@ -196,6 +197,7 @@ def _recall_squares(panel: Panel, names: RowNames) -> Iterator[Square]:
         training_pairs = {cell.pairs for cell in recall.cells if cell is not None}
         title = f"{names.name(row)}, {panel.title}" if panel.title else names.name(row)
         for cell in recall.grid:
+            # Other numbers of pairs have the same window and distance, and a square has room for one number.
             if cell.pairs in training_pairs:
                 yield Square(
                     panel=title,

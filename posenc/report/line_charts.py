@@ -112,6 +112,7 @@ def loss_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | 
 def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
     """Return the change against the loss at T, with the margins of the verdicts; None without a number."""
     points = [point for panel in panels for point in _changes(panel, names)]
+    # A model as trained has no change at T, so points at T alone are no chart.
     if all(point.x == 1 or point.y is None for point in points):
         return None
     header = panels[0].comparison.header
@@ -125,6 +126,7 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
         if bit is None:
             continue
         levels.append(Margin(panel, -margins.same * bit, margins.same * bit))
+        # The axis does not grow for this line, and Vega would draw it above the panel.
         if margins.collapsed * bit < high:
             levels.append(Level(panel, margins.collapsed * bit, "collapsed"))
     has_curves = _has_curves(panels)
@@ -248,6 +250,7 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
     """Return a tick for each window, with its tokens where all panels agree; of many, powers of two."""
     windows: dict[float, set[int | None]] = defaultdict(set)
     for column in columns:
+        # Six digits are what `:g` prints below, and Vega finds the label of a tick by that text.
         windows[float(f"{column.multiple:.6g}")].add(column.window)
     ticks = sorted(windows)
     if len(ticks) > MOST_TICKS:
@@ -315,6 +318,7 @@ def _line_chart(
         layers += [_rule_at_t(x, look), _name_of_t(x, look)]
     if len(rows) <= MOST_BANDS:
         layers.append(_bands(x, y, channels))
+    # Markers without an area are not seen, but a reader of the page can still point at them.
     layers += [_lines(x, y, channels), _markers(x, y, channels, look.marker_area if has_markers else 0)]
     return alt.LayerChart(layer=layers, data=data_of([*points, *levels]))
 
@@ -348,6 +352,7 @@ def _level_names(y: YAxis, look: Look) -> alt.Chart:
 
 
 def _at_t() -> alt.Chart:
+    # The line has data of its own, since the data of the chart would give a line for each point.
     return alt.Chart(alt.Data(values=[{"x": 1.0}]))
 
 

@@ -134,6 +134,7 @@ def configured(chart: AnyChart, look: Look, legend: alt.LegendConfig | None) -> 
             titleFontSize=look.title_size,
             labelColor=look.ink,
             labelFontSize=look.label_size,
+            # Vega cuts a legend after 30 entries, unless the limit is 0.
             symbolLimit=0,
             symbolOpacity=1,
         ),
@@ -147,6 +148,7 @@ def data_of(points: Iterable[DataclassInstance]) -> alt.Data:
 
 def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
     """Return the Vega-Lite document of a chart, whatever theme a user of altair has switched on."""
+    # Altair refuses charts of more than 5,000 points, unless max_rows is None.
     with alt.theme.enable("none"), alt.data_transformers.enable("default", max_rows=None):
         # Validation took 0.3 of 1.2 s for a figure, and what a chart may hold does not depend on the runs.
         # The tests validate every kind.

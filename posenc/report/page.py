@@ -123,6 +123,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
     # from a style sheet.
     library = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
     scripts = [library, _file_text("page.js")]
+    # Comparisons of several protocols share their runs, and the page lists each run once.
     runs = {str(run.path): run for comparison in comparisons for run in comparison.runs}
     return _rendered(
         heading=f"{_count_of_encodings(comparisons)}: trained short, tested long",
@@ -230,6 +231,7 @@ def _section(comparison: Comparison, title: str, names: RowNames) -> Section:
 
 
 def _charts(comparison: Comparison, names: RowNames) -> list[PageChart]:
+    # The protocol `recall` has windows of its own, whose losses are no change against T.
     if comparison.header.protocol == RECALL.protocol:
         return []
     charts = []

@@ -69,6 +69,7 @@ def place_names(points: Sequence[NamedPoint], lines: Sequence[Box], panel: Box) 
         horizontal_rule(panel.bottom, panel.left, panel.right),
     ]
     taken = [*lines, *borders]
+    # All points count before the first name is placed, so that no name covers a point whose turn comes later.
     for point in points:
         taken.append(
             Box(point.x - HALF_POINT, point.y - HALF_POINT, point.x + HALF_POINT, point.y + HALF_POINT)

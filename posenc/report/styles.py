@@ -150,10 +150,13 @@ def _listed_styles() -> dict[str, Style]:
 def _pick(choices: Mapping[str, object], text: str, purpose: str) -> str:
     """Return one of the choices, always the same one for a text."""
     names = list(choices)
+    # With one hash for both, the remainders by 8 colours and 10 markers would be both even or both odd, so
+    # that encodings of one colour would have five markers only.
     return names[_hash(f"{purpose} {text}") % len(names)]
 
 
 def _hash(text: str) -> int:
+    # Python's own hash of a text differs from one process to the next.
     # A name may hold a lone surrogate, which UTF-8 cannot encode.
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).digest()
     return int.from_bytes(digest[:8], "big")

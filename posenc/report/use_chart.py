@@ -136,6 +136,7 @@ def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[UsePoint]
         if recall is None or farthest is None or cell.change is None or not math.isfinite(cell.change):
             continue
         name = names.name(row)
+        # None means that nobody measured recall within T, so nothing says that the row did not learn.
         learned = recall.learned is not False
         text = f"{tooltip(name, cell, comparison.header.metric)}\nrecall {percent_text(farthest)}"
         low, high = farthest.ci95
@@ -252,6 +253,7 @@ def _names(
     texts = alt.Chart(data_of(names)).encode(
         x=alt.X("left:Q", scale=None), y=alt.Y("middle:Q", scale=None), text="row:N"
     )
+    # The halo is a text of its own, because the stroke of a text covers part of its letters.
     halo = texts.mark_text(
         align="left", baseline="middle", fontSize=FONT_SIZE, stroke=look.background, strokeWidth=HALO
     )

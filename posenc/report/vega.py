@@ -52,7 +52,9 @@ def _check_memory_limit() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return
+    # -P keeps Python from importing a file `vl_convert.py` that happens to lie in the user's folder.
     trial = subprocess.run([sys.executable, "-P", "-c", TRIAL], capture_output=True)
+    # A signal ended the trial, as V8 does without memory. Any other failure shows when the chart is drawn.
     if trial.returncode < 0:
         hint = "without the limit (ulimit -v unlimited), or draw elsewhere what --format csv writes"
         raise RunError(
@@ -64,6 +66,7 @@ def image_bytes(svg: str, format: str) -> bytes:
     """Return a drawn chart in one of posenc.report.figure.FORMATS: the same bytes for the same chart."""
     svg = _number_clips(svg)
     if format == "svg":
+        # Numbers without a unit are pixels. The first two are the width and the height of the figure.
         in_points = re.sub(r' (width|height)="([\d.]+)"', r' \1="\2pt"', svg, count=2)
         return in_points.encode()
     if format == "pdf":
