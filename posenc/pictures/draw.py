@@ -90,9 +90,12 @@ def _picture_chart(picture: Picture) -> alt.VConcatChart:
         panels = panels[1:]
     for start in range(0, len(panels), COLUMNS):
         rows.append(_row_chart(panels[start : start + COLUMNS], PANEL_WIDTH))
+    lines_of_notes: list[str] = []
+    for note in picture.notes:
+        lines_of_notes += textwrap.wrap(note, NOTE_WIDTH)
     title = alt.TitleParams(
         text=picture.title,
-        subtitle=[line for note in picture.notes for line in textwrap.wrap(note, NOTE_WIDTH)],
+        subtitle=lines_of_notes,
         anchor="start",
         fontSize=9,
         subtitleFontSize=7.5,
@@ -117,11 +120,11 @@ def _with_own_scales(chart: AnyChart) -> AnyChart:
 def _row_chart(panels: Sequence[Panel], width: float) -> alt.HConcatChart:
     """Return panels side by side, each below its title and the sentence that says what to see."""
     sentences = [textwrap.wrap(panel.sentence, int(width / POINTS_A_LETTER)) for panel in panels]
-    most = max(map(len, sentences))
+    most_lines = max(map(len, sentences))
     charts = []
     for panel, lines in zip(panels, sentences, strict=True):
         # as many lines in each panel of the row, so that their titles are at one height
-        padded = [*lines, *[" "] * (most - len(lines))]
+        padded = [*lines, *[" "] * (most_lines - len(lines))]
         charts.append(_panel_chart(panel, padded, width))
     return alt.hconcat(*charts, spacing=24)
 
@@ -254,7 +257,8 @@ def _x_axis(panel: Curves) -> alt.Axis:
     if panel.x_scale == "linear":
         return alt.Axis()
     end = max(line.x.max() for line in panel.lines)
-    return alt.Axis(values=[0, *(4**power for power in range(20) if 4**power <= end)])  # 1, 4, 16, ...
+    powers = [4**power for power in range(20)]  # 1, 4, 16, ...
+    return alt.Axis(values=[0, *[tick for tick in powers if tick <= end]])
 
 
 def _y_title(panel: Curves) -> str | list[str]:

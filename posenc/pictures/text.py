@@ -71,19 +71,19 @@ def _printed_x(panel: Curves) -> list[float]:
     measured = np.unique(np.concatenate([line.x for line in panel.lines]))  # ascending
     first = float(measured[0])
     last = float(measured[-1])
-    wanted = [first, *panel.marks.values(), last]
+    places = [first, *panel.marks.values(), last]
     if panel.x_scale == "linear":
-        wanted += np.linspace(first, last, MOST_NUMBERS).tolist()
+        places += np.linspace(first, last, MOST_NUMBERS).tolist()
     else:
-        wanted += powers_of_four(last)
-    nearest = {float(measured[np.abs(measured - x).argmin()]) for x in wanted}
+        places += powers_of_four(last)
+    nearest = {float(measured[np.abs(measured - x).argmin()]) for x in places}
     printed = sorted(nearest)
     if len(printed) <= MOST_NUMBERS:
         return printed
     # The first one and the marks stay. Of the others those beyond T say most.
     always = {first, *(x for x in printed if x in panel.marks.values())}
-    others = [x for x in printed if x not in always]
-    return sorted([*always, *others[len(always) - MOST_NUMBERS :]])
+    droppable = [x for x in printed if x not in always]
+    return sorted([*always, *droppable[len(always) - MOST_NUMBERS :]])
 
 
 def powers_of_four(end: float) -> list[float]:

@@ -148,8 +148,8 @@ def _drawn_lines(windows: Numbers, layers: list[Line], equal_shares: Numbers) ->
 
     `equal_shares` (n,) is that of attention that gives every key the same weight.
     """
-    drawn = spread(len(layers), min(len(layers), MOST_LAYERS)).tolist()
-    lines = [layers[layer] for layer in drawn]
+    layer_indices = spread(len(layers), min(len(layers), MOST_LAYERS)).tolist()
+    lines = [layers[layer] for layer in layer_indices]
     return [*lines, Line("equal shares", windows, equal_shares, is_reference=True)]
 
 
