@@ -75,9 +75,9 @@ def _draw_to_size(chart: Chart, figure: Figure, look: Look, grid: Grid) -> str:
     # How much axes, legend and caption take is known only once they are drawn.
     for _ in range(DRAFTS):
         svg = draw_svg(specification(_layout(chart, figure, look, panel, grid)))
-        drawn = _size_of(svg)
-        missing_width = width - drawn.width
-        missing_height = 0.0 if figure.height is None else figure.height - drawn.height
+        drawn_size = _size_of(svg)
+        missing_width = width - drawn_size.width
+        missing_height = 0.0 if figure.height is None else figure.height - drawn_size.height
         if max(abs(missing_width), abs(missing_height)) <= TOLERANCE:
             break
         panel = Size(
@@ -86,9 +86,9 @@ def _draw_to_size(chart: Chart, figure: Figure, look: Look, grid: Grid) -> str:
         )
     # Without --size, a figure of long names may be wider than the page.
     if figure.width is not None and min(missing_width, missing_height) < -2 * TOLERANCE:
-        wanted = Size(drawn.width + missing_width, drawn.height + missing_height)
-        hint = f"--size {_in_inches(drawn)}; fewer --rows and --legend off save room"
-        raise UserError("--size", _in_inches(wanted), "is too small for this figure", hint=hint)
+        asked_size = Size(drawn_size.width + missing_width, drawn_size.height + missing_height)
+        hint = f"--size {_in_inches(drawn_size)}; fewer --rows and --legend off save room"
+        raise UserError("--size", _in_inches(asked_size), "is too small for this figure", hint=hint)
     return svg
 
 
@@ -143,13 +143,13 @@ def _layout(
     layers = layers.properties(width=panel.width, height=height)
     longest_name = max((len(row) for row in chart.rows), default=1)
     legend_columns = max(1, int(width / (LEGEND_SYMBOL + CHARACTER * longest_name)))
-    whole: alt.LayerChart | alt.FacetChart = layers
+    whole_figure: alt.LayerChart | alt.FacetChart = layers
     if len(chart.panels) > 1:
-        whole = _facets(chart, layers, grid.columns)
+        whole_figure = _facets(chart, layers, grid.columns)
     caption = chart.caption if figure.caption == OWN_CAPTION else figure.caption
     if caption is not None:
-        whole = whole.properties(title=_caption_below(caption, width, look))
-    return configured(whole, look, chart.legend(legend_columns) if has_legend else None)
+        whole_figure = whole_figure.properties(title=_caption_below(caption, width, look))
+    return configured(whole_figure, look, chart.legend(legend_columns) if has_legend else None)
 
 
 def _facets(chart: Chart, layers: alt.LayerChart, columns: int) -> alt.FacetChart:

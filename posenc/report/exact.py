@@ -29,9 +29,12 @@ def exact_answer(comparison: Comparison) -> str:
     not_learned: list[Row] = []
     for row in comparison.rows:
         answers = EXACT.of(row)
-        if answers is not None:
-            rows = learned if answers.learned else not_learned
-            rows.append(row)
+        if answers is None:
+            continue
+        if answers.learned:
+            learned.append(row)
+        else:
+            not_learned.append(row)
     level = f"{_columns_of(comparison).level:g}%"
     if not learned:
         return f"No row learned the task: none has {level} of the answers wholly right in windows of T."
@@ -59,9 +62,14 @@ def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     longest = answered[-1]
     most = max(share for share, _ in shares_at[longest])
     best = [row for share, row in shares_at[longest] if share == most]
-    seeds = dict.fromkeys(learned_text(answers) for answers in map(EXACT.of, best) if answers is not None)
-    detail = ", ".join([f"{percent(most)}%", *seeds]) if len(seeds) == 1 else f"{percent(most)}%"
-    sentence = f"Most whole answers at {length_text(multiples[longest])}: {names_text(best)} ({detail})."
+    answers_of_best = [answers for answers in map(EXACT.of, best) if answers is not None]
+    seed_counts = dict.fromkeys(learned_text(answers) for answers in answers_of_best)
+    details = [f"{percent(most)}%"]
+    # Rows that share the first place may have learned with different numbers of seeds: then none is named.
+    if len(seed_counts) == 1:
+        details += seed_counts
+    names = names_text(best)
+    sentence = f"Most whole answers at {length_text(multiples[longest])}: {names} ({', '.join(details)})."
     if longest != measured[-1]:
         sentence += " In longer windows every median is 0%."
     return sentence
@@ -94,7 +102,8 @@ def exact_notes(comparison: Comparison) -> list[str]:
     number = "@: % of answers wholly right, of the seeds that learned"
     if any(row.seeds > 1 for row in rows):
         number += ": median [range]"
-    if any(cell.whole.quartiles for row in rows for cell in row.cells if cell is not None):
+    cells = [cell for row in rows for cell in row.cells if cell is not None]
+    if any(cell.whole.quartiles for cell in cells):
         number += "; from five seeds on [quartiles]"
     notes.append(number)
     if any(not row.learned for row in rows):

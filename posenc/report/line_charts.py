@@ -130,7 +130,8 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
         if margins.collapsed * bit < high:
             levels.append(Level(panel, margins.collapsed * bit, "collapsed"))
     has_curves = _has_curves(panels)
-    title = f"{'rise over' if has_curves else 'change against'} T ({unit_text(header)})"
+    quantity = "rise over" if has_curves else "change against"
+    title = f"{quantity} T ({unit_text(header)})"
     y = YAxis(
         scale=change_scale(low, high, fine),
         axis=change_axis(title, low, high, tickCount=6, minExtent=LABEL_EXTENT),

@@ -122,6 +122,6 @@ def _seed_fields(cell: SeedCell) -> Line:
 
 def _aligned(lines: Iterable[Line]) -> list[Line]:
     """Return the lines with the keys of all, in the order of their first appearance."""
-    listed = list(lines)
-    empty = dict.fromkeys(key for line in listed for key in line)
-    return [empty | line for line in listed]
+    all_lines = list(lines)
+    empty_line = dict.fromkeys(key for line in all_lines for key in line)
+    return [empty_line | line for line in all_lines]

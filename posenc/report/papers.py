@@ -105,7 +105,9 @@ def latex(reports: Sequence[Report]) -> str:
     r"""Return a `table` environment with booktabs rules for each report, to be \input into a paper."""
     blocks = [PREAMBLE]
     for report in reports:
-        caption = latex_text(" ".join([_sentence(", ".join(report.facts)), *map(_sentence, report.notes)]))
+        facts = ", ".join(report.facts)
+        sentences = [_sentence(text) for text in (facts, *report.notes)]
+        caption = latex_text(" ".join(sentences))
         blocks += [_latex_table(table, caption, report.label) for table in report.tables]
     return "\n".join(blocks)
 
@@ -149,7 +151,8 @@ def _latex_width(table: Table) -> float:
 
 def _longest_text(column: TableColumn) -> int:
     """Return the characters of the longest text in a column."""
-    return max(len(text) for text in [column.head, *(cell.text for cell in column.cells)])
+    texts = [column.head, *(cell.text for cell in column.cells)]
+    return max(map(len, texts))
 
 
 def _latex_cell(cell: TableCell) -> str:

@@ -80,8 +80,8 @@ def style_of(label: str, encoding: str) -> Style:
     encoding. Its dashes and its marker go by a hash of what varies, so that an extension looks alike on every
     encoding. The marker may happen to be that of the encoding; the dashes still differ.
     """
-    listed = _listed_styles().get(encoding)
-    style = listed or Style(_pick(COLORS, encoding, "color"), _pick(MARKERS, encoding, "marker"))
+    listed_style = _listed_styles().get(encoding)
+    style = listed_style or Style(_pick(COLORS, encoding, "color"), _pick(MARKERS, encoding, "marker"))
     variant = label.removeprefix(encoding).strip()
     if not variant:
         return style
@@ -134,10 +134,8 @@ def _free_style(preferred: Style, taken: Sequence[Style], rows_per_color: int) -
             style.marker != preferred.marker,
         )
 
-    return min(
-        (Style(color, marker, dash) for dash in (SOLID, *DASHES) for marker in MARKERS),
-        key=cost,
-    )
+    candidates = [Style(color, marker, dash) for dash in (SOLID, *DASHES) for marker in MARKERS]
+    return min(candidates, key=cost)
 
 
 @functools.cache

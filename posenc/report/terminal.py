@@ -75,8 +75,10 @@ def terminal_text(reports: Sequence[Report], width: int, color: bool) -> str:
             _print_line(console, report.answer)
             console.print()
         left_out = _print_tables(console, report.tables, width)
-        notes = [f"{plural(left_out, 'more length')}: a wider terminal, or --full"] if left_out else []
-        notes = [note for note in [*notes, *report.notes] if note not in printed_notes]
+        all_notes = list(report.notes)
+        if left_out:
+            all_notes.insert(0, f"{plural(left_out, 'more length')}: a wider terminal, or --full")
+        notes = [note for note in all_notes if note not in printed_notes]
         printed_notes.update(notes)
         if notes and report.has_gap:
             console.print()
@@ -165,7 +167,7 @@ def _blocks(table: Table, width: int) -> list[Table]:
     """Return the table in as few blocks of columns as fit; each begins with the key columns."""
     names = table.columns[0]
     keys = table.columns[: table.n_keys]
-    others = table.columns[table.n_keys :]
+    other_columns = table.columns[table.n_keys :]
     has_words = any(column.is_words for column in table.columns)
     longest_name = LEAST_NAME if has_words else LONGEST_NAME
     room = width - min(column_width(names), longest_name)
@@ -173,7 +175,7 @@ def _blocks(table: Table, width: int) -> list[Table]:
     blocks = []
     block: list[TableColumn] = []
     used = 0
-    for column in others:
+    for column in other_columns:
         needed = GAP + column_width(column)
         if block and used + needed > room:
             blocks.append(block)

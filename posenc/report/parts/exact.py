@@ -24,7 +24,9 @@ NO_TASK = "no run learned a task: posenc train data=task data.task=copy"
 def _whole_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     """Return the whole answers in a window: of the seeds that learned; if none learned, of all."""
     answers = EXACT.of(row)
-    for answer in () if answers is None else answers.cells:
+    if answers is None:
+        return {}
+    for answer in answers.cells:
         if answer is not None and answer.multiple == cell.multiple:
             return {
                 "whole_median": answer.whole.median,

@@ -101,10 +101,10 @@ def more_note(comparison: Comparison) -> str:
 def also_measured_note(header: Header) -> str:
     """Return the other protocols of the runs; empty without any."""
     # Recall is left out: it has columns beside the losses, so the reader need not ask for its table.
-    others = [name for name in header.also_measured if name not in (HEADLINE, RECALL.protocol)]
-    if not others or header.protocol != HEADLINE:
+    other_protocols = [name for name in header.also_measured if name not in (HEADLINE, RECALL.protocol)]
+    if not other_protocols or header.protocol != HEADLINE:
         return ""
-    return f"also measured: {', '.join(others)} (posenc compare --protocol all)"
+    return f"also measured: {', '.join(other_protocols)} (posenc compare --protocol all)"
 
 
 def left_out_notes(header: Header) -> list[str]:

@@ -39,8 +39,8 @@ class Rival:
     @classmethod
     def of_recall(cls, row: Row, cell: RecallCell) -> Rival:
         """Return a rival in its recall."""
-        more = f"eval.recall.windows={MORE_WINDOWS * cell.windows}"
-        return cls(row, cell.seeds, plural(cell.windows, "window"), more, cell.needs)
+        larger_sample = f"eval.recall.windows={MORE_WINDOWS * cell.windows}"
+        return cls(row, cell.seeds, plural(cell.windows, "window"), larger_sample, cell.needs)
 
 
 def what_settles(rivals: Sequence[Rival]) -> str:
@@ -54,10 +54,10 @@ def what_settles(rivals: Sequence[Rival]) -> str:
     fewest = min(rivals, key=lambda rival: rival.seeds)
     if all(rival.needs != "seeds" for rival in rivals):
         return f"{fewest.sample}: {fewest.larger_sample}"
-    wanted = max(ENOUGH_SEEDS, fewest.seeds + 1) - fewest.seeds
+    n_new = max(ENOUGH_SEEDS, fewest.seeds + 1) - fewest.seeds
     # The row has used at most len(seeds) of these numbers, so that at least `n_new` are left.
-    unused = [seed for seed in range(len(fewest.row.seeds) + wanted) if seed not in fewest.row.seeds]
+    unused = [seed for seed in range(len(fewest.row.seeds) + n_new) if seed not in fewest.row.seeds]
     count = plural(fewest.seeds, "seed")
     if any(rival.seeds != fewest.seeds for rival in rivals):
         count = f"{row_label(fewest.row)} has {count}"
-    return f"{count}: add seed={','.join(map(str, unused[:wanted]))}"
+    return f"{count}: add seed={','.join(map(str, unused[:n_new]))}"

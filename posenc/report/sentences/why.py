@@ -33,9 +33,9 @@ def why_notes(comparison: Comparison) -> list[str]:
         rows = [row for row in collapsed if reason in (_reasons(row) or ())]
         if rows:
             clauses.append(f"{words}: {names_text(rows)}")
-    without = [row for row in collapsed if not _reasons(row)]
-    if without:
-        clauses.append(f"none of the three reasons: {names_text(without)}")
+    unexplained = [row for row in collapsed if not _reasons(row)]
+    if unexplained:
+        clauses.append(f"none of the three reasons: {names_text(unexplained)}")
     return [f"why they collapse (--protocol {DISPERSION.protocol}): {'; '.join(clauses)}"]
 
 
