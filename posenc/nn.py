@@ -67,11 +67,11 @@ def make_encoding(
 
 
 def _initial_encoding(
-    name: str, *, d_model: int, n_heads: int, head_dim: int | None = None, seed: int = 0, **others: Any
+    name: str, *, d_model: int, n_heads: int, head_dim: int | None = None, seed: int = 0, **arguments: Any
 ) -> Encoding:
     """Build an encoding as `make_encoding` does, without warnings. Raises UserError."""
     width = _head_width(d_model, n_heads) if head_dim is None else head_dim
-    encoding = build_encoding(name, d_model=d_model, n_heads=n_heads, head_dim=width, **others)
+    encoding = build_encoding(name, d_model=d_model, n_heads=n_heads, head_dim=width, **arguments)
     initialize_encoding(encoding, "encoding", seed)
     return encoding
 
@@ -221,12 +221,12 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
         value: Tensor,
         attention_mask: Tensor | None,
         scaling: float | None = None,
-        **others: Any,
+        **further_arguments: Any,
     ) -> tuple[Tensor, None]:
         """Return the output (B, T, H, D)."""
         if attention_mask is not None:
             raise UserError("attention_mask", None, "posenc.nn takes no mask: give texts of one length")
-        _check_nothing_is_lost(module, others, keys=key.shape[2])
+        _check_nothing_is_lost(module, further_arguments, keys=key.shape[2])
         query_heads_per_key_head = query.shape[1] // key.shape[1]
         key = key.repeat_interleave(query_heads_per_key_head, dim=1)
         value = value.repeat_interleave(query_heads_per_key_head, dim=1)

@@ -67,14 +67,17 @@ class LoadedSubject:
             raise UserError("prompt", prompt, "is empty")
         first = self.model.first_tokens
         if context is not None:
+            # At least one token stays: `ids[-0:]` would be all of them.
             ids = ids[-max(1, context - tokens - len(first)) :]
         ids = [*first, *ids]
         extension = build_extension(self._hf.evaluation.extend, self.model, tune=False)
+        # One encoding for all steps: keys that the model keeps are rotated already, and would not be again.
         encoding = None if extension is None else extension.effective_encoding(len(ids) + tokens)
         past: Any = None
 
         def logits_of(text: Sequence[int]) -> Tensor:
             nonlocal past
+            # `past` stands for all that was read before, so that a later step is given the new token alone.
             new_tokens = list(text) if past is None else [text[-1]]
             step = self.model.next_logits(torch.tensor([new_tokens], device=self._device), past, encoding)
             past = step.past
@@ -87,5 +90,6 @@ class LoadedSubject:
         """Return the beginning of the longest test document, so many tokens of it. Raises UserError."""
         facts = inspect(self._data, self._hf.tokenizer, splits=(SPLIT,), needed_tokens=1, context_length=None)
         texts = [document.text for document in facts.read() if document.split == SPLIT]
+        # Only the beginning is tokenised. Its cut may lie inside a character, which is then left out.
         beginning = max(texts, key=len)[: MOST_BYTES_A_TOKEN * tokens].decode(errors="ignore")
         return self.tokenizer.decode(self.tokenizer.encode(beginning)[:tokens])

@@ -45,6 +45,7 @@ def load_runs(*paths: AnyPaths, where: Iterable[str] = ()) -> Runs:
     Several paths may be a list. `where` keeps the runs that meet all conditions such as "encoding=rope,al*".
     Raises UserError.
     """
+    # A text is a series of letters, each of which would be taken for a condition.
     conditions = [where] if isinstance(where, str) else where
     return Runs(read_runs(paths or "runs")).where(*conditions)
 
@@ -85,8 +86,11 @@ class Runs(list[Run]):
         request = CompareRequest(protocol, metric, allow_mixed=allow_mixed)  # type: ignore[arg-type]
         request = suited_to_tasks(self, request)
         lines = LINES_PER[per](compare_runs(self, request))
-        lines = [line for line in lines if extended or line["extend"] is None]
-        return pd.DataFrame([line for line in lines if request.protocol in (ALL_PROTOCOLS, line["protocol"])])
+        if not extended:
+            lines = [line for line in lines if line["extend"] is None]
+        if request.protocol != ALL_PROTOCOLS:
+            lines = [line for line in lines if line["protocol"] == request.protocol]
+        return pd.DataFrame(lines)
 
     def compare(self, **request: Any) -> Table:
         """Return the table of `posenc compare`. Raises UserError.
@@ -126,14 +130,14 @@ class Runs(list[Run]):
         return Plot(self, kind, draw_figure(kind, comparisons, figure))
 
 
-def _request(given: dict[str, Any]) -> CompareRequest:
+def _request(arguments: dict[str, Any]) -> CompareRequest:
     """Return the request of keyword arguments. `rows` may be one name, `columns` one multiple: 8 or `8x`."""
     options = [field.name for field in fields(CompareRequest)]
-    for key in sorted(given):
+    for key in sorted(arguments):
         if key not in options:
             raise UserError(key, None, "there is no such option", allowed=", ".join(options))
-    request = {**given, "rows": _as_list(given.get("rows", []))}
-    multiples = _as_list(given.get("columns", []))
+    request = {**arguments, "rows": _as_list(arguments.get("rows", []))}
+    multiples = _as_list(arguments.get("columns", []))
     request["columns"] = [parse_multiple(str(multiple), "columns") for multiple in multiples]
     return CompareRequest(**request)
 

@@ -89,6 +89,7 @@ def continuation(
     generator = generator_for(check_whole("seed", seed, least=0), "sample")
     text = list(ids)
     for _ in range(tokens):
+        # The draw is made on the CPU, whose generator draws the same numbers on every machine.
         logits = logits_of(text).float().cpu()  # (V,)
         if not logits.isfinite().all():
             raise UserError("context", len(text), "its logits are not finite there")

@@ -176,16 +176,17 @@ def compare_command(
     from posenc.results.comparison import CompareRequest
     from posenc.results.measurements import parse_multiple
 
-    more = {} if recall_level is None else {"recall_level": recall_level}
+    # The default stands in CompareRequest alone, so an option that was not typed is not passed on.
+    recall_options = {} if recall_level is None else {"recall_level": recall_level}
     request = CompareRequest(
         protocol=protocol,
-        metric=cast("Any", metric),
+        metric=cast("Any", metric),  # Typer gives a str; its callback has refused all but the choices
         rows=split_list("--rows", rows),
         columns=tuple(parse_multiple(text, "--columns") for text in split_list("--columns", columns)),
         sort=sort,
         baseline=baseline,
         allow_mixed=allow_mixed,
-        **more,
+        **recall_options,
     )
     files = FileOptions(tuple(out or ()), plot, html, plot_kind, size, caption, legend, font)
     output = Output(format, full, explain, against, split_labels(labels or []), files)

@@ -74,6 +74,8 @@ def run_compare(
         comparisons = compare_runs(runs, request)
         named_comparisons = renamed(comparisons, output.labels)
         _print(named_comparisons, request, output)
+        # The page compares the runs by every other protocol too, so it is made only where a file needs it.
+        # It takes rows by their own names, and renames those of all protocols at once.
         write_files(
             outputs,
             named_comparisons,
@@ -130,20 +132,20 @@ def _page(
     """Return the page: the requested comparison, then those by the other protocols."""
     from posenc.report.page import page
 
-    everything = [*comparisons, *_other_protocols(runs, request)]
-    return page(renamed(everything, output.labels), ["posenc", *sys.argv[1:]])
+    all_comparisons = [*comparisons, *_other_protocols(runs, request)]
+    return page(renamed(all_comparisons, output.labels), ["posenc", *sys.argv[1:]])
 
 
 def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Comparison]:
     """Return the comparisons by the other protocols, with the same rows and all lengths."""
     if request.protocol == ALL_PROTOCOLS:
         return []
-    everything = CompareRequest(
+    request_for_all = CompareRequest(
         ALL_PROTOCOLS, request.metric, rows=request.rows, allow_mixed=request.allow_mixed
     )
     on_the_page = (request.protocol, RECALL.protocol)  # the headline's table has recall in it
     return [
         comparison
-        for comparison in compare_runs(runs, everything)
+        for comparison in compare_runs(runs, request_for_all)
         if comparison.header.protocol not in on_the_page
     ]

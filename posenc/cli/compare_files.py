@@ -116,6 +116,7 @@ def write_files(
     if outputs.pictures:
         from posenc.report.charts import draw_figure  # with altair: only where a picture is wanted
 
+        # One drawing for all files: they are the same picture in several formats.
         drawing = draw_figure(outputs.plot_kind, comparisons, outputs.figure)
     for file in outputs.files:
         if file.format == "html":

@@ -25,7 +25,7 @@ def print_task(facts: CorpusFacts, task: TaskInstances, context_length: int, *, 
     """Print the task and three test instances, the last as large as a window of T holds. Raises UserError."""
     about = type(task.task)
     largest = largest_instance(task, context_length)
-    shown = _shown(task, largest)
+    instances = _test_instances(task, largest)
     if as_json:
         document: dict[str, Any] = {
             "name": facts.name,
@@ -34,7 +34,7 @@ def print_task(facts: CorpusFacts, task: TaskInstances, context_length: int, *, 
             "about": about.about,
             "source": about.source,
             "largest": largest,
-            "instances": [asdict(instance) for instance in shown],
+            "instances": [asdict(instance) for instance in instances],
         }
         print(json.dumps(document, indent=1, ensure_ascii=False))
         return
@@ -43,22 +43,22 @@ def print_task(facts: CorpusFacts, task: TaskInstances, context_length: int, *, 
         print(f"  data.options.{option}={_as_written(value)}")
     print(f"sizes in training: {_sizes(task, largest)} (T = {context_length} tokens)")
     print("instances; the answer stands in [brackets]")
-    for instance in shown:
+    for instance in instances:
         print(f"  {instance.size:>4}  {_bracketed(instance.pieces)}")
     print(f"fingerprint {facts.fingerprint}")
 
 
-def _shown(task: TaskInstances, largest: int) -> list[ShownInstance]:
+def _test_instances(task: TaskInstances, largest: int) -> list[ShownInstance]:
     """Return test instances of three sizes up to the largest."""
     smallest = task.task.smallest
     spread = largest - smallest
-    shown = []
+    instances = []
     for number in range(1, SHOWN + 1):
         size = smallest + spread * number // SHOWN
         # where all sizes are the same, each time another one
         instance: Instance = task.held_out("test", size, number)[-1]
-        shown.append(ShownInstance(size, instance.pieces))
-    return shown
+        instances.append(ShownInstance(size, instance.pieces))
+    return instances
 
 
 def _sizes(task: TaskInstances, largest: int) -> str:

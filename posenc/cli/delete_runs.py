@@ -23,6 +23,7 @@ def delete_runs(
     name is that of a run directory, its path, or a glob of names. Raises UserError, RunError.
     """
     runs = _runs_of_names(read_runs(arguments, conditions), names)
+    # All runs are checked and listed first, so that a refusal or a no deletes none of them.
     check_deletable(runs)
     total = 0
     for run in runs:
@@ -47,12 +48,12 @@ def _runs_of_names(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
     chosen: dict[str, Run] = {}
     for text in names:
         name = text.rstrip("/")  # the completion of a shell adds a slash
-        called_so = [run for run in runs if run.name == name or _is_path_of(name, run)]
-        if len(called_so) > 1:
-            hint = f"name its path: {visible(called_so[0].path)}"
+        exact_matches = [run for run in runs if run.name == name or _is_path_of(name, run)]
+        if len(exact_matches) > 1:
+            hint = f"name its path: {visible(exact_matches[0].path)}"
             raise UserError("--delete", visible(text), "runs of this name are in several folders", hint=hint)
         # a name that exists is no glob, whatever signs are in it
-        matches = called_so or [run for run in runs if fnmatch.fnmatchcase(run.name, name)]
+        matches = exact_matches or [run for run in runs if fnmatch.fnmatchcase(run.name, name)]
         if not matches:
             close = nearest(name, [run.name for run in runs])
             hint = "see: posenc runs" if close is None else f"did you mean: {close}"
@@ -71,6 +72,7 @@ def _agrees(question: str) -> bool:
     sys.stderr.write(question)
     sys.stderr.flush()
     answer = sys.stdin.readline() if sys.stdin is not None else ""
+    # Without a line typed (a closed stdin, Ctrl-D) the cursor still stands behind the question.
     if not answer.endswith("\n"):
         sys.stderr.write("\n")
     return answer.strip().casefold() in ("y", "yes")

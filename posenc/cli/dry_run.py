@@ -49,6 +49,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
 
     Raises UserError as a real run would, and RunError if a corpus or tokenizer would have to be fetched.
     """
+    # From here on the hub's libraries fail where they would fetch something.
     go_offline()
     for composed_job in composed.jobs:
         check_corpus_is_here(composed_job.run_settings.data)
@@ -59,6 +60,8 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
     for number, checked_job in enumerate(checked_jobs):
         job = checked_job.job
         key = cost_key(job.run_settings)
+        # The seeds of a row cost the same, and share one estimate. A sweep gives each job on a CPU so many
+        # threads; a run alone takes the free cores.
         if key not in estimates:
             estimates[key] = estimate(job, threads_of(tasks[number]) if tasks else None)
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes

@@ -55,6 +55,7 @@ def run(command: str | None = None) -> None:
         leave_at_once(CODES[signal.SIGINT])
     except SystemExit as end:
         exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        # Python's own exit would crash while that library still works in its thread.
         if library_at_work():
             leave_at_once(exit_code)
         atexit.register(ignore_signals)  # the function registered last is called first
@@ -66,6 +67,7 @@ def _repeat_lost_signal(unraisable: UnraisableHookArgs) -> None:
     if not isinstance(unraisable.exc_value, InterruptedRunError):
         sys.__unraisablehook__(unraisable)
         return
+    # A signal within ONE_WISH of the last one counts as its copy, and would change nothing.
     timer = threading.Timer(2 * ONE_WISH, os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()
@@ -85,8 +87,10 @@ def _run(arguments: list[str], invocation: Invocation, stop: StopFlag) -> NoRetu
             refuse_wrong_verb(arguments, COMMANDS, ROOT_OPTIONS)
         exit_code = app(arguments, prog_name="posenc", obj=invocation, standalone_mode=False)
     except (InterruptedRunError, Exception) as error:
+        # A TAB offers nothing here: an error would be printed into the line that the user is typing.
         if COMPLETING in os.environ:
             sys.exit()
+        # Typer has printed the help; the exit code still says that the line named no command.
         if is_help_printed(error):
             sys.exit(UserError.exit_code)
         if is_usage_error(error):

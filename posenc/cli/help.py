@@ -126,8 +126,8 @@ def help_text(command: str, arguments: Sequence[str], width: int) -> str:
 
 def _topic_of(arguments: Sequence[str]) -> str | None:
     """Return the word after the flag, if it is no flag and no setting."""
-    place = next(number for number, word in enumerate(arguments) if word in FLAGS)
-    following = arguments[place + 1 : place + 2]
+    flag_index = next(index for index, word in enumerate(arguments) if word in FLAGS)
+    following = arguments[flag_index + 1 : flag_index + 2]
     is_topic = bool(following) and "=" not in following[0] and not following[0].startswith("-")
     return following[0] if is_topic else None
 
@@ -229,9 +229,10 @@ def _choices_of(request: HelpRequest, group: str) -> list[str]:
         path = choice_file(group, name, request.config_dir)
         sentence = "" if path is None else first_sentence(path)
         begin = f"  {name:<{longest}}  "
-        lines += textwrap.wrap(
-            sentence, request.width, initial_indent=begin, subsequent_indent=" " * len(begin)
-        ) or [begin.rstrip()]
+        margin = " " * len(begin)
+        wrapped = textwrap.wrap(sentence, request.width, initial_indent=begin, subsequent_indent=margin)
+        # textwrap makes no line of an empty text, and a choice without a comment must not be missing.
+        lines += wrapped or [begin.rstrip()]
     return lines
 
 

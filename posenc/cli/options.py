@@ -49,6 +49,7 @@ class CommandWithCaption(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put posenc's own caption after a `--caption` that another option or nothing follows."""
+        # Backwards, since each text that is put in moves only the arguments behind it.
         for index, argument in reversed(list(enumerate(args))):
             following = args[index + 1 : index + 2]
             if argument == "--caption" and (not following or following[0].startswith("--")):

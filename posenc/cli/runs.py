@@ -75,6 +75,7 @@ def _runs_at(locations: Sequence[Location], encodings: Sequence[str], conditions
     runs = []
     for path, problem in locations:
         if problem is not None:
+            # A damaged run is a line of the list with its problem: the others are still to be seen.
             runs.append(Run(path, problem=problem))
         elif not _is_bundle(path):
             runs.append(load_run(path))

@@ -65,6 +65,7 @@ def _sample_of_subject(arguments: Sequence[str]) -> list[str]:
     length = subject.train_length
     whole_text = subject.generate(prompt, None, **settings)
     remaining = length - int(settings["tokens"])  # tokens of the prompt that T tokens can hold
+    # The whole text fits into T, so that nothing would be cropped: both columns would be the same.
     if _count_tokens(subject, prompt) <= remaining:
         return [*_prompt_lines(subject, prompt), "", *_wrapped(whole_text, WIDTH)]
     cropped = subject.generate(prompt, length, **settings)

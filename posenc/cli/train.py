@@ -55,6 +55,7 @@ def _run(
     dry_run: bool,
 ) -> int:
     """Parse the command line, and do what it asks for; return the exit code."""
+    # Most of what the collector costs at the start it costs while torch is imported.
     with without_garbage_collector():
         from posenc.config.compose import compose_jobs
         from posenc.config.overrides import parse
@@ -116,6 +117,7 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
     if composed.is_sweep and current().size > 1:
         problem = "torchrun makes several processes of one run, not of a sweep"
         raise UserError("-m", None, problem, hint="one torchrun for each run; or -m without torchrun")
+    # Under torchrun the first process fills the caches, and the others find them filled.
     checked = current().in_turn(lambda: check_jobs(composed))
     if composed.config is not None:
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)

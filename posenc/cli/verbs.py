@@ -42,13 +42,15 @@ def refuse_wrong_verb(arguments: Sequence[str], commands: Sequence[str], options
         commands_on_line = [word for word in arguments if word in commands]
         if commands_on_line:
             command = commands_on_line[0]
-            others = [word for word in arguments if word != command]
-            raise _refusal(first, "stands before the command", f"posenc {command} {shlex.join(others)}")
+            rest_of_line = [word for word in arguments if word != command]
+            line = f"posenc {command} {shlex.join(rest_of_line)}"
+            raise _refusal(first, "stands before the command", line)
         return  # an option that does not exist
     if first == "help":
         raise _refusal(first, "is an option of each command", f"posenc {shlex.join([*rest[:1], '--help'])}")
     if first in RESUMING:
         raise UserError(first, None, "there is no such command", hint=RESUME)
+    # Somebody left out the command: `posenc encoding=rope`, or `posenc rope`.
     if "=" in first or first in choice_files("encoding"):
         setting = first if "=" in first else f"encoding={first}"
         command = "eval" if setting.startswith("run=") else "train"

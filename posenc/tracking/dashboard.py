@@ -69,6 +69,7 @@ def _send(owner: str | None, view: View) -> str:
 
     def save() -> str:
         api = load_wandb().Api(timeout=int(SERVER_TIMEOUT))
+        # Only the server knows the account's own team, so that this belongs inside the time limit.
         workspace = build_workspace(owner or api.default_entity, view)
         workspace.save()
         return str(workspace.url)

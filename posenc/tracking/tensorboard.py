@@ -22,6 +22,7 @@ class TensorboardTracker(BaseTracker):
         super().__init__(run, "tensorboard")
         folder = run.directory / EVENTS_FOLDER
         if self.resumed and not folder.is_dir():  # somebody deleted the files
+            # By the old state everything was sent, and the new files would stay empty.
             self.state = TrackerState(self.state.id, self.state.group)
             self.resumed = False
         self._training_writer: Any = SummaryWriter(str(folder))

@@ -160,6 +160,7 @@ class BaseTracker(Tracker):
             for axis, rows in rows_by_axis(new_points).items():
                 for x, row in rows.items():
                     self.send(row, axis, x)
+            # The summary is of all lengths, also of those that were sent before.
             self.send_summary(summary_of(points))
 
         new_keys = [measurement_key(point.record) for point in new_points]
@@ -172,12 +173,14 @@ class BaseTracker(Tracker):
     def finish(self, status: str) -> None:
         if not self._is_finished:
             self._is_finished = True
+            # Also after a failure: what was sent before it still has to be flushed.
             self._try(lambda: self.end(status), "did not get everything")
         self._is_on = False
 
     def _send_and_save(self, send: Callable[[], None], step: int, measurements: list[str]) -> None:
         """Send something, and save that it was sent. A failure is not saved: a resumed run tries again."""
         if self._is_on and self._try(send, "is switched off, the run goes on without it"):
+            # Sending may have moved the step on: W&B counts the rows by window as steps, too.
             self.state.step = max(step, self.state.step)
             self.state.sent += measurements
             self.save()

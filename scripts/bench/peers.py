@@ -234,6 +234,7 @@ def measured_peer(peer: Peer, base: BenchCase, base_model: nn.Module, repeats: i
             work = training_work(base, peer_model(peer, attention, base), PeerLoss)
             seconds[attention] = min(work.seconds(1) for _ in range(TRIALS))
         fastest = min(seconds, key=seconds.__getitem__)
+        # A new model: that of the trials has trained for some steps already.
         model = peer_model(peer, fastest, base)
     except Exception as error:  # a package may raise anything
         failed = Figures(reason=first_line(error))
@@ -272,6 +273,7 @@ def main() -> None:
     versions = installed()
     # nanoGPT's model is written out here, so that it needs no package
     peers = [peer for peer in PEERS if peer.package not in versions or versions[peer.package] is not None]
+    # Backwards, so that of the rows of a table the first one stays.
     first_of_table = {case.title: case for case in reversed(cases)}
     rows: list[BenchCase | PeerCase] = [*cases]
     for base in first_of_table.values():

@@ -35,6 +35,7 @@ SIZES: dict[str, dict[str, Any]] = {
     for name in ("llama", "qwen2", "gemma2", "gpt_neox")
 }
 SIZES["gemma2"] |= {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 48}
+# GPT-2 has a table of positions, and the loop gives it the last target as an input, too.
 SIZES["gpt2"] = {"n_embd": 128, "n_layer": 4, "n_positions": 8 * T + 1}
 SIZES["bloom"] = {"hidden_size": 128, "n_layer": 4}
 SIZES["mpt"] = {"d_model": 128, "n_layers": 4, "max_seq_len": T}
@@ -42,14 +43,14 @@ ASKED = {"eval": {"lengths": ["1x", "2x", "8x"], "max_targets": TARGETS, "protoc
 load = transformers.AutoModelForCausalLM.from_pretrained
 
 
-def ours(path: Path, window: int, **more: Any) -> float:
-    run = posenc.evaluate(
-        "hf", **{"subject.path": path, "context_length": T, "device": "cpu", **ASKED, **more}
-    )
-    extend = more.get("extend")
-    return next(
-        r["nats"] for r in run.records if r["window"] == window and (r["extend"] or {}).get("name") == extend
-    )
+def ours(path: Path, window: int, **overrides: Any) -> float:
+    settings = {"subject.path": path, "context_length": T, "device": "cpu", **ASKED, **overrides}
+    run = posenc.evaluate("hf", **settings)
+    for record in run.records:
+        extension = record["extend"] or {}
+        if record["window"] == window and extension.get("name") == overrides.get("extend"):
+            return record["nats"]
+    raise LookupError(f"{path.name}: nothing was measured at {window} tokens")
 
 
 def texts(path: Path, window: int) -> tuple[torch.Tensor, int]:
@@ -71,9 +72,11 @@ def loop(model: Any, tokens: torch.Tensor, block: int) -> float:
     """Ten lines that anybody would write: `model(...).loss` with all labels masked but the targets'."""
     labels = torch.full_like(tokens, -100)
     labels[:, -block:] = tokens[:, -block:]
-    return float(
-        np.mean([float(model(t[None], labels=own[None]).loss) for t, own in zip(tokens, labels, strict=True)])
-    )
+    losses = []
+    for row, row_labels in zip(tokens, labels, strict=True):
+        output = model(row[None], labels=row_labels[None])
+        losses.append(float(output.loss))
+    return float(np.mean(losses))
 
 
 def trained(name: str, folder: Path, seconds: float, **sizes: Any) -> Path:
@@ -169,6 +172,7 @@ def measure_cost(folder: Path) -> None:
         "num_hidden_layers": 7,
         "max_position_embeddings": 256,
     }
+    # The cost does not depend on how good the model is: a second of training will do.
     path = trained("llama", folder / "10M", 1.0, **sizes)
     count = sum(parameter.numel() for parameter in load(path).parameters())
     settings = {"lengths": ["8x"], "max_targets": 32_000, "protocols": ["fixed-target"]}

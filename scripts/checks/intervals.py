@@ -129,6 +129,7 @@ def check_power_on_study() -> None:
     lines = []
     for multiple, length in LENGTHS.items():
         rows = first_seeds(study_columns("fixed-target")[multiple].rows)
+        # Where no variance is shared, each row is compared by its own: Welch's way.
         with patch.object(ranking, "shared_variances", lambda rows: None):
             welch_pairs = pairs_told_apart(rows)
             welch_above = len(rows_above_best(rows))
@@ -216,14 +217,18 @@ def _held_out_of_rows(
     losses: Sequence[Sequence[float]], chosen: tuple[int, ...]
 ) -> list[tuple[HeldOut, HeldOut]]:
     """Return both intervals of each row with five seeds: by its own variance, and by the shared one."""
-    parts = tuple(tuple(row[seed] for seed in (chosen if len(row) == 5 else range(3))) for row in losses)
-    shared = shared_variances(parts)
+    parts: list[tuple[float, ...]] = []
+    for row in losses:
+        # A row of three seeds has none to hold out, but its variance counts for the shared one.
+        seeds = chosen if len(row) == 5 else range(3)
+        parts.append(tuple(row[seed] for seed in seeds))
+    shared = shared_variances(tuple(parts))
     results = []
     for index, row in enumerate(losses):
         if len(row) < 5:
             continue
-        others = [row[seed] for seed in range(5) if seed not in chosen]
-        off = float(abs(np.mean(parts[index]) - np.mean(others)))
+        held_out = [row[seed] for seed in range(5) if seed not in chosen]
+        off = float(abs(np.mean(parts[index]) - np.mean(held_out)))
         own_variance = float(np.var(parts[index], ddof=1))
         luck = math.sqrt(own_variance / np.var(row, ddof=1))
         variance, freedom = shared[index] if shared else (own_variance, 2.0)
@@ -299,6 +304,7 @@ def simulate_table(
         index: unpaired(row, ranked[lowest]).interval() for index, row in ranked.items() if index != lowest
     }
     corrected = {index: against.ci95 for index, against in versus.items() if index != best}
+    # In the case `edge` the truth lies on the margin itself, and rounding must not decide what is false.
     return Experiment(
         above=len(above),
         is_any_false=any(truth[index] - truth[best] <= SAME_MARGIN + 1e-9 for index in above),
@@ -325,6 +331,7 @@ def check_simulated_tables(experiments: int) -> None:
         }
         results = {}
         for case, shifts in shifts_by_case.items():
+            # Every case has the same draws, so that the cases differ by their shifts alone.
             rng = np.random.default_rng(0)
             results[case] = [simulate_table(rng, rows, shifts, seeds) for _ in range(experiments)]
         study = results["study"]
@@ -372,6 +379,7 @@ def check_mixed_seeds(experiments: int) -> None:
                     if has_old_rules:
                         stack.enter_context(patch.object(ranking, "predicted_variances", lambda *rows: None))
                         stack.enter_context(patch.object(ranking, "_best", lowest_mean))
+                    # Both rules judge the same tables.
                     rng = np.random.default_rng(0)
                     results = [simulate_table(rng, rows, shifts, 3, 3) for _ in range(experiments)]
                 line.append(percent([result.is_any_false for result in results]))

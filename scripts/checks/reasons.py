@@ -270,15 +270,15 @@ class Measured:
         """Return the share of the harm that each repair leaves; a repair that does not fit is left out."""
         if change < COLLAPSED_NATS:
             return {}
-        left = {}
+        share_left = {}
         for cause, name in REPAIRS.items():
             try:
                 extension = build_extension({"name": name, **default_knobs(name)}, self.model)
             except UserError:
                 continue
             repaired = self.cell(MULTIPLE, extension).nats - self.at_t.nats
-            left[cause] = repaired / change
-        return left
+            share_left[cause] = repaired / change
+        return share_left
 
 
 def cases_of(run: StoredRun, max_targets: int) -> list[Case]:
@@ -314,6 +314,7 @@ def main() -> None:
             continue
         measured = cases_of(stored_run(directory, []), arguments.max_targets)
         cases += [asdict(case) for case in measured]
+        # Written after each run, so that a command that was stopped goes on with the next one.
         arguments.out.write_text(json.dumps(cases, indent=1) + "\n")
 
 

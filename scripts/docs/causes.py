@@ -135,6 +135,7 @@ def penalty_without_far_keys(flattest: bool | None = None) -> Callable[[Any], No
         train_length = encoding.shape.train_length
 
         def distance_bias(r: Tensor, layer: int) -> Tensor:
+            # The bias is a penalty, so that the flattest head has the largest bias at T.
             at_t = trained_bias(torch.tensor([train_length], device=r.device), layer)[:, 0]  # (H,)
             is_flattest = torch.arange(len(at_t), device=r.device) == at_t.argmax()  # (H,)
             is_altered = torch.ones_like(is_flattest) if flattest is None else is_flattest == flattest

@@ -31,14 +31,14 @@ def controls(folder: str, recipes: Sequence[tuple[str, str]]) -> str:
         counts = (learning["learned"], learning["seeds"] - learning["learned"])
         p = "-" if first_counts is None else f"{fisher_exact([first_counts, counts]).pvalue:.2f}"
         first_counts = first_counts or counts
-        found = found_and_interval(row) if learning["learned"] else "-"
+        share_found = found_and_interval(row) if learning["learned"] else "-"
         table.add(
             name,
             f"{loss_at_train_length(row):.3f}",
             change_and_verdict(last_cell(row)),
             seeds_that_learned(row),
             p,
-            found,
+            share_found,
         )
     table.sentence = (
         "Loss in nats/byte. Brackets are 95% intervals. p: Fisher's exact test of how many seeds learned, "

@@ -127,9 +127,9 @@ def extension_lines() -> list[str]:
 def option_lines() -> list[str]:
     """Return rows of a table: drawn positions and options of the attention."""
     lines = [f"| `positions={name}` | {first_line(cls)} |" for name, cls in drawn_positions().items()]
+    value_of_type = {bool: "true", int: "W"}
     for cls in attention_options():
-        words = {bool: "true", int: "W"}
-        value = cls.choice if isinstance(cls.choice, str) else words[cls.choice]
+        value = cls.choice if isinstance(cls.choice, str) else value_of_type[cls.choice]
         lines.append(f"| `attention.{cls.key}={value}` | {first_line(cls)} |")
     return lines
 

@@ -173,9 +173,10 @@ def overview_png() -> bytes:
     """Return the picture."""
     marks = [*study_marks(), *room_marks()]
     rows = list(dict.fromkeys(mark.row for mark in marks))
-    first, *more = PANELS
+    # The panels stand side by side, so that the first one's names serve all rows.
+    first, *other_panels = PANELS
     panels = [panel_chart(first, rows, with_names=True)]
-    panels += [panel_chart(panel, rows, with_names=False) for panel in more]
+    panels += [panel_chart(panel, rows, with_names=False) for panel in other_panels]
     return png_of(alt.hconcat(*panels, data=data_of(marks), spacing=8))
 
 

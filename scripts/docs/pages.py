@@ -125,10 +125,12 @@ MAKERS = {"printed by": printed_text, "made by": made_text}
 def remade(page: str) -> str:
     """Return the page with every text part made anew. Raises ValueError for a mark that cannot be read."""
     check_comments(page)
-    parts, position = [], 0
+    parts: list[str] = []
+    position = 0
     for mark in MARK.finditer(page):
         if mark["kind"] == "drawn by":
             continue
+        # A mark without its end would swallow the page up to the end of the next mark.
         end = page.find(END, mark.end())
         next_mark = MARK.search(page, mark.end())
         if end < 0 or (next_mark is not None and next_mark.start() < end):
@@ -140,10 +142,10 @@ def remade(page: str) -> str:
 
 def check_comments(page: str) -> None:
     """Raise ValueError for a comment that is none of the kinds: a slip would leave its table as it is."""
+    beginnings = ("printed by: ", "made by: ", "drawn by: ", "not run: ", "end -->")
     for comment in COMMENT.finditer(page):
-        known = ("printed by: ", "made by: ", "drawn by: ", "not run: ", "end -->")
-        if not comment["first_words"].startswith(known):
-            raise ValueError(f"<!-- {comment['first_words']}: not one of {', '.join(known)}")
+        if not comment["first_words"].startswith(beginnings):
+            raise ValueError(f"<!-- {comment['first_words']}: not one of {', '.join(beginnings)}")
 
 
 def redrawn(page: str) -> dict[Path, bytes]:

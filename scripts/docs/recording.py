@@ -54,6 +54,7 @@ def record(command: str) -> Iterator[Output]:
             os.chdir(folder)
             os.execve(arguments[0], arguments, {**os.environ, **variables})
         try:
+            # A character may be cut at the end of what is read, and then becomes a replacement sign.
             while data := os.read(terminal, 65536):
                 yield Output(time.monotonic() - began_at, data.decode(errors="replace"))
         except OSError:  # so Linux tells that the other end is closed

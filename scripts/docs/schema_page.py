@@ -165,15 +165,15 @@ def columns_type(numbers: NumbersBeside) -> Any:
 
 def dataclasses_in(hint: Any) -> list[type]:
     """Return the dataclasses in a type, each before those of its fields."""
-    found = []
+    classes = []
     if dataclasses.is_dataclass(hint):
-        found.append(hint)
+        classes.append(hint)
         parts = list(get_type_hints(hint).values())
     else:
         parts = [part for part in get_args(hint) if part is not Ellipsis]
     for part in parts:
-        found += [cls for cls in dataclasses_in(part) if cls not in found]
-    return found
+        classes += [cls for cls in dataclasses_in(part) if cls not in classes]
+    return classes
 
 
 def page() -> str:

@@ -48,8 +48,8 @@ def tasks_beside_text(folder: str, length: str, experiment: str = "tasks") -> st
         mean_text = f"{100 * means[encoding]:.0f}"
         table.add(f"`{encoding}`", f"{numbers.harm:+.3f}", found_text, f"{learned} of {seeds}", mean_text)
     with_harm, with_found = _correlations(means, on_text)
-    words = "Rank correlation of the last column"
-    table.sentence = f"{words} with little harm: {with_harm}, with what is found: {with_found}."
+    subject = "Rank correlation of the last column"
+    table.sentence = f"{subject} with little harm: {with_harm}, with what is found: {with_found}."
     return table.text()
 
 

@@ -124,6 +124,7 @@ def _measured(workers: list[Worker], sizes: Sizes, device: str, timeout: float) 
         "train.compile=false",
         "train.cuda_graph=false",
     )
+    # All prepare at the same time; only then is each waited for.
     for worker in workers:
         worker.begin(prepare, overrides)
     reasons: dict[str, str] = {}

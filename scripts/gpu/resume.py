@@ -30,8 +30,8 @@ def stop_and_continue(overrides: tuple[str, ...], device: str, compiled: bool) -
     settings = [*SHORT, *overrides, f"device={device}", f"train.compile={str(compiled).lower()}"]
     with tempfile.TemporaryDirectory(prefix="posenc-resume-") as name:
         folder = Path(name)
-        whole = _train(folder, [*settings, "runs_dir=whole"])
-        _check_exit(whole, 0, "the undisturbed run")
+        undisturbed = _train(folder, [*settings, "runs_dir=whole"])
+        _check_exit(undisturbed, 0, "the undisturbed run")
         stopped_step = _stopped_run(folder, [*settings, "runs_dir=stopped"])
         continued = _train(folder, [*settings, "runs_dir=stopped"])
         _check_exit(continued, 0, "the continued run")

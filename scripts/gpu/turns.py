@@ -70,6 +70,7 @@ class Turns:
             for timed_worker, samples in pairs:
                 timed = timed_worker.call(sample, self._sizes.sample_seconds, timeout=SAMPLE_TIMEOUT)
                 samples.append(timed)
+            # The next pair has the other order, so that neither case always comes first.
             pairs.reverse()
         worker.call(release, timeout=timeout)
         return _timed(prepared, seconds, base_seconds)

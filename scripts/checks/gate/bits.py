@@ -115,6 +115,7 @@ def observe(tree: Tree, selection: Selection) -> Observation:
     runs = [run for run in RUNS if selection.has(run.label)]
     for run in runs:
         began = time.monotonic()
+        # The server answers when a command has ended, so a run that is to be stopped is no fork of it.
         if run.interrupted:
             words = ["train", *run.words(folder)]
             _expect(tree.run_interrupted(words, folder, folder / "runs"), STOPPED, words)
@@ -195,12 +196,14 @@ def compare(old: Observation, new: Observation) -> Iterator[Difference]:
     if old["about"] != new["about"]:
         print(f"observed on different machines: {old['about']} and {new['about']}: bits may differ")
     for label in sorted(old["runs"].keys() | new["runs"].keys()):
-        before, after = old["runs"].get(label, {}), new["runs"].get(label, {})
-        for part in sorted(before.keys() | after.keys()):
-            yield from _compare_leaves(label, part, before.get(part, {}), after.get(part, {}))
+        old_parts = old["runs"].get(label, {})
+        new_parts = new["runs"].get(label, {})
+        for part in sorted(old_parts.keys() | new_parts.keys()):
+            yield from _compare_leaves(label, part, old_parts.get(part, {}), new_parts.get(part, {}))
     for name in sorted(old["initial"].keys() | new["initial"].keys()):
-        before, after = old["initial"].get(name, {}), new["initial"].get(name, {})
-        yield from _compare_leaves(f"initial {name}", "weights", before, after)
+        old_weights = old["initial"].get(name, {})
+        new_weights = new["initial"].get(name, {})
+        yield from _compare_leaves(f"initial {name}", "weights", old_weights, new_weights)
 
 
 def _compare_leaves(label: str, part: str, old: Leaves, new: Leaves) -> Iterator[Difference]:

@@ -73,15 +73,14 @@ def _type_all(tree: Tree, folder: Path, commands: list[Command]) -> Observation:
 def _type_one(tree: Tree, server: ForkServer, folder: Path, command: Command) -> Observation:
     line = command.line.replace("TINY_MODEL", TINY_MODEL).replace("TINY", TINY)
     words = shlex.split(RUN_NAME.sub(lambda match: _run_folder(folder, match[1]), line))
-    before = _file_digests(folder)
+    digests_before = _file_digests(folder)
     if command.interrupted:
         outcome = tree.run_interrupted(words, folder, folder / "runs")
     else:
         outcome = server.run(words, folder)
     if outcome.code != command.code:
         print(f"exit code {outcome.code}, not {command.code}: {command.line}", file=sys.stderr, flush=True)
-    after = _file_digests(folder)
-    changed = [path for path, digest in after.items() if before.get(path) != digest]
+    changed = [path for path, digest in _file_digests(folder).items() if digests_before.get(path) != digest]
     return _described(tree, folder, command, outcome, changed)
 
 
@@ -172,11 +171,12 @@ def _compare_command(label: str, old: Observation, new: Observation) -> Iterator
     if old["stderr"] != new["stderr"]:
         yield Difference(label, "wording", "stderr", old["stderr"], new["stderr"])
     for name in sorted(old["files"].keys() | new["files"].keys()):
-        before, after = old["files"].get(name), new["files"].get(name)
-        if before is None or after is None:
-            yield Difference(label, "files", name, before is not None, after is not None)
+        old_file = old["files"].get(name)
+        new_file = new["files"].get(name)
+        if old_file is None or new_file is None:
+            yield Difference(label, "files", name, old_file is not None, new_file is not None)
         else:
-            yield from compare_contents(label, name, Content(**before), Content(**after))
+            yield from compare_contents(label, name, Content(**old_file), Content(**new_file))
 
 
 if __name__ == "__main__":

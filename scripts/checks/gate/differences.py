@@ -63,27 +63,31 @@ def compare_contents(subject: str, where: str, old: Content, new: Content) -> It
     if old.kind != new.kind:
         yield Difference(subject, "keys", where, old.kind, new.kind)
     elif old.digests or new.digests:
-        for part, before in old.all_digests().items():
-            after = new.all_digests().get(part)
-            if before != after:
-                yield Difference(subject, part, where, f"digest {before}", f"digest {after}")
+        # A side that is not compacted still has its leaves, and gets its digests here.
+        new_digests = new.all_digests()
+        for part, old_digest in old.all_digests().items():
+            new_digest = new_digests.get(part)
+            if old_digest != new_digest:
+                yield Difference(subject, part, where, f"digest {old_digest}", f"digest {new_digest}")
     else:
         yield from _compare_leaves(subject, where, old, new)
 
 
 def _compare_leaves(subject: str, where: str, old: Content, new: Content) -> Iterator[Difference]:
     for key in sorted(old.leaves.keys() | new.leaves.keys()):
-        place = f"{where}:{key}" if old.kind != "text" else where
+        path = f"{where}:{key}" if old.kind != "text" else where
         if key not in new.leaves:
-            yield Difference(subject, "keys", place, old.leaves[key], "(absent)")
+            yield Difference(subject, "keys", path, old.leaves[key], "(absent)")
         elif key not in old.leaves:
-            yield Difference(subject, "keys", place, "(absent)", new.leaves[key])
+            yield Difference(subject, "keys", path, "(absent)", new.leaves[key])
         elif old.leaves[key] != new.leaves[key]:
             kind = _kind_of_leaf(old, key)
-            before, after = old.leaves[key], new.leaves[key]
-            if kind in (WORDING, "numbers") and isinstance(before, str) and isinstance(after, str):
-                before, after = changed_lines(before, after)
-            yield Difference(subject, kind, place, before, after)
+            old_leaf = old.leaves[key]
+            new_leaf = new.leaves[key]
+            # Of a long text only the lines that differ are of interest.
+            if kind in (WORDING, "numbers") and isinstance(old_leaf, str) and isinstance(new_leaf, str):
+                old_leaf, new_leaf = changed_lines(old_leaf, new_leaf)
+            yield Difference(subject, kind, path, old_leaf, new_leaf)
 
 
 def _kind_of_leaf(content: Content, key: str) -> str:

@@ -75,6 +75,7 @@ def timed_process(
         assert process.stderr
         process.stdout.read()
         process.stderr.read()
+    # Popen.wait would not tell the seconds on the processor.
     _, _, usage = os.wait4(process.pid, 0)
     process.returncode = 0  # it has been waited for
     if not until:
@@ -159,6 +160,7 @@ def copy_run(run: StoredRun, folder: Path, row: int, seed: int) -> None:
     """Write what a comparison reads of a run, with another seed, another base of RoPE and other losses."""
     copy = folder / f"rope-row{row}-s{seed}-{row * SEEDS + seed:08x}"
     encoding = {"base": 10000.0 + row}
+    # 37 has no factor in common with SEEDS, so that all seeds differ, and not in ascending order.
     factor = 1 + 1e-3 * row + 1e-4 * ((37 * seed) % SEEDS)
     copy.mkdir(parents=True)
     for name in ("status.json", "log.txt", "metrics.jsonl"):
@@ -190,21 +192,23 @@ def time_in_turns(figure: Figure, old: Tree, new: Tree, pairs: int) -> bool:
     timings: list[tuple[Timing, Timing]] = []
     for pair in range(count):
         if pair % 2:
-            after = figure.measure(new)
-            before = figure.measure(old)
+            new_timing = figure.measure(new)
+            old_timing = figure.measure(old)
         else:
-            before = figure.measure(old)
-            after = figure.measure(new)
-        timings.append((before, after))
+            old_timing = figure.measure(old)
+            new_timing = figure.measure(new)
+        timings.append((old_timing, new_timing))
     added = {}
     ratio = {}
     for clock in ("wall", "cpu"):
-        both = [(getattr(before, clock), getattr(after, clock)) for before, after in timings]
-        added[clock] = statistics.median(after - before for before, after in both)
-        ratio[clock] = statistics.median(after / before for before, after in both)
-        medians = [statistics.median(values) for values in zip(*both, strict=True)]
+        old_seconds = [getattr(old_timing, clock) for old_timing, _ in timings]
+        new_seconds = [getattr(new_timing, clock) for _, new_timing in timings]
+        pairs_of_seconds = list(zip(old_seconds, new_seconds, strict=True))
+        added[clock] = statistics.median(after - before for before, after in pairs_of_seconds)
+        ratio[clock] = statistics.median(after / before for before, after in pairs_of_seconds)
         print(
-            f"{figure.name:28} {clock:4}  old {medians[0]:8.3f} s  new {medians[1]:8.3f} s"
+            f"{figure.name:28} {clock:4}  old {statistics.median(old_seconds):8.3f} s"
+            f"  new {statistics.median(new_seconds):8.3f} s"
             f"  {added[clock]:+.3f} s  {ratio[clock]:.3f}x",
             flush=True,
         )
@@ -232,12 +236,17 @@ def compare_imports(old: Tree, new: Tree) -> bool:
     """Print what each command imports; return whether the new tree imports nothing more."""
     kept = True
     for words in IMPORTS_OF:
-        before, after = heavy_imports(old, words), heavy_imports(new, words)
-        print(f"posenc {words}: imports {', '.join(sorted(after)) or 'none of the large libraries'}")
-        for change, names in (("MORE than before", after - before), ("less than before", before - after)):
+        old_imports = heavy_imports(old, words)
+        new_imports = heavy_imports(new, words)
+        print(f"posenc {words}: imports {', '.join(sorted(new_imports)) or 'none of the large libraries'}")
+        changes = (
+            ("MORE than before", new_imports - old_imports),
+            ("less than before", old_imports - new_imports),
+        )
+        for change, names in changes:
             if names:
                 print(f"  {change}: {', '.join(sorted(names))}")
-        kept = kept and after <= before
+        kept = kept and new_imports <= old_imports
     return kept
 
 

@@ -110,8 +110,8 @@ class Copy:
         Raises RuntimeError where pytest itself fails.
         """
         output = self.work / "output"
-        given = [*OPTIONS, *self.deselected, *arguments]
-        request = {"arguments": given, "output": str(output), "seconds": STAGE_SECONDS}
+        pytest_arguments = [*OPTIONS, *self.deselected, *arguments]
+        request = {"arguments": pytest_arguments, "output": str(output), "seconds": STAGE_SECONDS}
         assert self.server.stdin
         assert self.server.stdout
         print(json.dumps(request), file=self.server.stdin, flush=True)
@@ -120,7 +120,8 @@ class Copy:
         if exit_code in NOTHING_FAILED:
             return []
         if exit_code not in SOMETHING_FAILED and exit_code >= 0:
-            raise RuntimeError(f"{shlex.join(given)}\n{printed[-3000:]}")
+            raise RuntimeError(f"{shlex.join(pytest_arguments)}\n{printed[-3000:]}")
+        # A test that hangs takes pytest down with it, which prints no result: it is the last one begun.
         failing = FAILED.findall(printed) or NOT_COLLECTED.findall(printed) or BEGUN.findall(printed)[-1:]
         if not failing:
             raise RuntimeError(f"no test is named in\n{printed[-3000:]}")
@@ -178,12 +179,12 @@ def write_results(results: Results, path: Path) -> None:
 
 def stages_left(result: dict[str, Any] | None, deepest: str) -> list[str]:
     """Return the stages that a fault still has to go through, up to the deepest."""
-    wanted = list(STAGES[: STAGES.index(deepest) + 1])
+    stages = list(STAGES[: STAGES.index(deepest) + 1])
     if result is None:
-        return wanted
+        return stages
     if result["caught_by"] is not None:
         return []
-    return wanted[STAGES.index(result["stage"]) + 1 :]
+    return stages[STAGES.index(result["stage"]) + 1 :]
 
 
 # --- Running
@@ -255,8 +256,9 @@ class Session:
         """Try faults without a result, until each test that caught one is known to pass without it."""
         while True:
             with ThreadPoolExecutor(max_workers=len(self.all_copies)) as pool:
-                for waiting in [pool.submit(self.try_fault, fault) for fault in faults]:
-                    waiting.result()
+                for future in [pool.submit(self.try_fault, fault) for fault in faults]:
+                    future.result()
+            # A fault whose result was dropped is open again, now without the test that fails in any case.
             if not self.drop_unfounded():
                 return
 
@@ -304,7 +306,7 @@ def run_faults(source: Path, side: str, faults: Sequence[Fault], arguments: argp
     """Try faults in copies of a tree, which are removed at the end."""
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         folders = [Path(folder) / str(number) for number in range(arguments.workers)]
-        copies = [Copy(source, place, arguments.python) for place in folders]
+        copies = [Copy(source, copy_folder, arguments.python) for copy_folder in folders]
         session = Session(side, copies, arguments.deep, arguments.results)
         if arguments.only:
             for fault in faults:
