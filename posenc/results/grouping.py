@@ -255,8 +255,7 @@ def _label(group: RowGroup, keys: Sequence[str]) -> str:
     These are the `keys`. If rows differ in a choice such as `optim.name`, its parameters `optim.*` are not
     named, since they differ because of the choice.
     """
-    # `optim.name` gives the prefix `optim.`. Without such a key the tuple is empty, and no text starts with
-    # it.
+    # `optim.name` gives the prefix `optim.`. If there is no such key, no text starts with one of these.
     choices = tuple(key.removesuffix("name") for key in keys if re.fullmatch(r"\w+\.name", key))
     extension: dict[str, Any] | None = None if group.extension is None else json.loads(group.extension)
     parts = [group.encoding if extension is None else f"{group.encoding}+{extension['name']}"]

@@ -225,7 +225,11 @@ def conditions_of(members: Sequence[Member]) -> list[Conditions]:
     """Return the conditions of each member. Texts for its model and its targets name what differs."""
     models = _model_texts(members)
     targets = _target_texts(members)
-    return [_conditions(member, models[index], targets[index]) for index, member in enumerate(members)]
+    corpus_names = _corpus_names(members)
+    return [
+        _conditions(member, models[index], targets[index], corpus_names)
+        for index, member in enumerate(members)
+    ]
 
 
 def mixed_values(members: Sequence[Member]) -> list[dict[str, str]]:
@@ -245,8 +249,23 @@ def telling_texts(conditions: Sequence[Conditions]) -> list[dict[str, str]]:
     return [{key: texts[row][key] for key in keys} for row in conditions]
 
 
-def _conditions(member: Member, model: str, target_set: str) -> Conditions:
-    """Return the conditions of a member, given the texts for its model and its targets."""
+def _corpus_names(members: Sequence[Member]) -> dict[str, str]:
+    """Return a name for each text that was scored, by its fingerprint: the first one that a member has.
+
+    One text may be scored under two names, as another path in `data=files`. It is still one text.
+    """
+    names: dict[str, str] = {}
+    for member in members:
+        measurement = member.measurements[0]
+        names.setdefault(measurement.target_set.fingerprint, measurement.corpus)
+    return names
+
+
+def _conditions(member: Member, model: str, target_set: str, corpus_names: Mapping[str, str]) -> Conditions:
+    """Return the conditions of a member, given the texts for its model and its targets.
+
+    `corpus_names` has the name of each scored text, by its fingerprint.
+    """
     facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
     corpus = facts.get("corpus", {})
     first = member.measurements[0]
@@ -257,7 +276,7 @@ def _conditions(member: Member, model: str, target_set: str) -> Conditions:
         tokenizer=_tokenizer_text(facts.get("tokenizer", UNKNOWN)),
         context_length=facts.get("context_length", UNKNOWN),
         tokens_trained=tokens_trained(member),
-        evaluated_on=_evaluated_text(first),
+        evaluated_on=_evaluated_text(first, corpus_names[targets.fingerprint]),
         split=targets.split,
         stride=targets.stride,
         evaluated_in=first.precision or "its training's",
@@ -266,9 +285,9 @@ def _conditions(member: Member, model: str, target_set: str) -> Conditions:
     )
 
 
-def _evaluated_text(measurement: Measurement) -> str:
+def _evaluated_text(measurement: Measurement, corpus_name: str) -> str:
     """Return the text that was scored, and what recall planted in it if that is not the training's plant."""
-    text = f"{measurement.corpus} {measurement.target_set.fingerprint[:12]}"
+    text = f"{corpus_name} {measurement.target_set.fingerprint[:12]}"
     if measurement.other_plant is None:
         return text
     return f"{text} with planted {measurement.other_plant}"

@@ -42,8 +42,8 @@ def one_ranking(runs: Sequence[Run], protocol: str) -> Ranking:
     pool = pool_of(runs, protocol)
     unranked = pool
     while unranked:
-        # Each run that is left gives a member in each round, and `rest_of` drops what members show. So this
-        # ends.
+        # This ends, since each run that is left gives a member in each round, and `rest_of` drops what the
+        # members show.
         members_of_round = members_of(unranked)
         members += members_of_round
         unranked = rest_of(unranked, members_of_round)
@@ -126,8 +126,7 @@ def _split_into_rankings(pool: Pool) -> list[list[Member]]:
     # the runs of a part may agree on other circumstances than all runs did.
     rankings: list[list[Member]] = []
     for part in by_values.values():
-        # A part has fewer runs than the pool, because all members of a run have the same conditions. So this
-        # ends.
+        # This ends: all members of a run have the same conditions, so a part has fewer runs than the pool.
         rankings += _split_into_rankings({run.path: pool[run.path] for run in _runs_of(part)})
     return rankings
 

@@ -58,6 +58,14 @@ def test_a_table_of_everything_has_what_a_run_was_measured_on_as_well(tmp_path, 
     assert all(row.mixed for row in table.rows)
 
 
+def test_a_text_that_has_two_names_is_one_text(tmp_path):
+    as_trained = [record(T, 1.0), record(8 * T, 2.5)]
+    extended = record(8 * T, 1.25, extend=YARN, corpus="mine")
+    write_run(tmp_path, records=[*as_trained, extended])
+    (table,) = tables_of(tmp_path)
+    assert [row.cells[-1].mean for row in table.rows] == pytest.approx([2.5, 1.25])
+
+
 def test_a_second_text_is_shown_by_every_protocol(tmp_path):
     own = [record(T, 1.0), record(T, 1.0, protocol="sliding", stride=16)]
     second = [{**one, "fingerprint": OTHER, "corpus": "mine"} for one in own]

@@ -93,7 +93,7 @@ class WorkerPool:
             progress.begin(settled)
             stop.guarded = True  # a signal is passed on, and the processes that save are waited for
             try:
-                # Not one loop over tasks: held runs become free, and stopped tasks wait again, in any order.
+                # Not a loop over tasks: one whose run another process holds waits again, while others go on.
                 while self.waiting or self.running:
                     if stop.received is not None and not self.is_stopping:
                         self._stop(stop.received)

@@ -61,7 +61,7 @@ def run_sweep(
     outcomes: dict[str, TaskOutcome] = {}
     for task in tasks:
         outcome = outcome_on_disk(task)
-        # A finished run gets no process, so a full sweep that is typed again takes seconds.
+        # Such a run needs no process, so a sweep that is typed again takes seconds.
         if outcome is not None:
             outcomes[task.name] = outcome
             drop_leftovers_of(task.directory)

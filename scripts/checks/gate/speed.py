@@ -20,6 +20,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,8 +74,11 @@ def timed_process(
     else:
         assert process.stdout
         assert process.stderr
+        # Both streams at once: a process whose stderr is full would wait for ever.
+        read_stderr = threading.Thread(target=process.stderr.read)
+        read_stderr.start()
         process.stdout.read()
-        process.stderr.read()
+        read_stderr.join()
     # Popen.wait would not tell the seconds on the processor.
     _, _, usage = os.wait4(process.pid, 0)
     process.returncode = 0  # it has been waited for
