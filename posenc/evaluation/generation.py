@@ -15,8 +15,7 @@ from posenc.evaluation.models.scoring import ModelPass
 from posenc.evaluation.passes import (
     EvalContext,
     WindowBatch,
-    inputs_given,
-    positions_of_windows,
+    WindowInputs,
     raise_no_room,
     run_windows,
 )
@@ -30,8 +29,7 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
     """
     count, length = tokens.shape  # (N, W + 1)
     window = length - 1
-    if inputs_given(context.effective_encoding(window), window, 1) < window:
-        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
+    inputs = inputs_of_whole_windows(context, window)
     generated = tokens.copy()
 
     def continue_batch(batch: WindowBatch) -> None:
@@ -45,8 +43,19 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
             text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
         generated[batch.numbers] = text.numpy()
 
-    run_windows(context, tokens.__getitem__, count, window, 1, continue_batch)
+    run_windows(context, tokens.__getitem__, count, window, 1, continue_batch, inputs)
     return generated
+
+
+def inputs_of_whole_windows(context: EvalContext, window: int) -> WindowInputs:
+    """Return the encoding and the positions of windows that the model reads from their first token on.
+
+    Raises NotApplicableError if the encoding truncates.
+    """
+    inputs = context.window_inputs(window, n_targets=1)
+    if inputs.n_inputs < window:
+        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
+    return inputs
 
 
 def _choice_at(context: EvalContext, text: Tensor, column: int, batch: WindowBatch) -> Tensor:
@@ -64,21 +73,19 @@ def write_text(
     context: EvalContext,
     prompt: Sequence[int],
     count: int,
-    window: int,
+    window_inputs: WindowInputs,
     is_enough: Callable[[list[int]], bool],
 ) -> list[int]:
     """Return at most `count` tokens that the model writes after a prompt, always its first choice.
 
     It stops earlier at one of the model's end tokens, or once `is_enough` is true of the tokens so far. The
-    encoding is the one that acts in windows of `window` tokens. Raises NotApplicableError, OutOfMemoryError.
+    encoding and the positions are those of `inputs_of_whole_windows`. Raises OutOfMemoryError.
     """
-    encoding = context.effective_encoding(window)
-    if inputs_given(encoding, window, 1) < window:
-        raise NotApplicableError("n/a: beyond=truncate loses the beginning of the window")
     context.model.to(context.device).eval()
     scorer = context.scorer
+    encoding = window_inputs.encoding
     # The text is a single window, so it has the first draw of positions.
-    pos = positions_of_windows(context, encoding, window, window)[0]
+    pos = window_inputs.draws[0]
     written: list[int] = []
     past: Any = None  # what the model keeps of the text, such as keys and values
     while len(written) < count and not is_enough(written):

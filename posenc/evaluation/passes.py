@@ -63,6 +63,19 @@ class PassCache:
 
 
 @dataclass(frozen=True)
+class WindowInputs:
+    """What windows of one length give the model besides their tokens."""
+
+    encoding: Encoding  # the one that acts
+    draws: list[Tensor]  # (n_inputs,) each: the positions that a window may have; window i has i % len(draws)
+
+    @property
+    def n_inputs(self) -> int:
+        """Return how many tokens of a window the model reads."""
+        return len(self.draws[0])
+
+
+@dataclass(frozen=True)
 class WindowBatch:
     """Windows that go through the model at once."""
 
@@ -106,6 +119,12 @@ class EvalContext:
         if self.extension is None:
             return self.model.effective_encoding
         return self.extension.effective_encoding(window)
+
+    def window_inputs(self, window: int, n_targets: int) -> WindowInputs:
+        """Return the encoding and the positions of windows of `window` tokens. Raises NotApplicableError."""
+        encoding = self.effective_encoding(window)
+        n_inputs = inputs_given(encoding, window, n_targets)
+        return WindowInputs(encoding, positions_of_windows(self, encoding, window, n_inputs))
 
     def text_reader(self, stops: np.ndarray, window: int) -> WindowReader:
         """Return the reader of windows of text: the last target of window i is the token before stops[i]."""
@@ -154,13 +173,13 @@ class EvalContext:
         count: int,
         window: int,
         n_targets: int,
-        encoding: Encoding | None = None,
+        inputs: WindowInputs | None = None,
     ) -> Scores:
         """Return the losses of `window_losses`, and whether each target is the model's first choice.
 
-        `encoding` is the one that acts. None stands for the encoding of windows of this length.
+        `inputs` as in `run_windows`.
         """
-        return score_windows(self, read, count, window, n_targets, with_best=True, encoding=encoding)
+        return score_windows(self, read, count, window, n_targets, with_best=True, inputs=inputs)
 
     def scores_of_windows(self, windows: np.ndarray, window: int, n_targets: int) -> Scores:
         """Return the scores of the last targets of windows (count, window + 1), as `window_scores` does.
@@ -193,9 +212,9 @@ def score_windows(
     n_targets: int,
     *,
     with_best: bool,
-    encoding: Encoding | None = None,
+    inputs: WindowInputs | None = None,
 ) -> Scores:
-    """Score the last `n_targets` tokens of `count` windows; `encoding` as in `run_windows`.
+    """Score the last `n_targets` tokens of `count` windows; `inputs` as in `run_windows`.
 
     Raises NotApplicableError, OutOfMemoryError.
     """
@@ -210,7 +229,7 @@ def score_windows(
         if losses.is_best is not None:
             is_best[batch.numbers] = losses.is_best.cpu().numpy()
 
-    run_windows(context, read, count, window, n_targets, score, encoding)
+    run_windows(context, read, count, window, n_targets, score, inputs)
     return Scores(nats, is_best)
 
 
@@ -222,28 +241,28 @@ def run_windows(
     window: int,
     n_targets: int,
     run_batch: Callable[[WindowBatch], None],
-    encoding: Encoding | None = None,
+    inputs: WindowInputs | None = None,
 ) -> None:
     """Call `run_batch` for `count` windows in batches. Raises NotApplicableError, OutOfMemoryError.
 
-    `encoding` is the one that acts; None stands for the encoding of windows of this length. Drawn positions
-    depend on the seed, the window's length and its number, never on the batch.
+    `inputs` are the encoding and the positions; None stands for those of windows of this length. Drawn
+    positions depend on the seed, the window's length and its number, never on the batch.
 
     A batch holds about `batch_tokens` tokens. If memory runs out, batches are halved, and `run_batch` is
     called again for the same windows, so it must keep nothing of a pass that raised.
     """
     context.model.to(context.device).eval()
-    if encoding is None:
-        encoding = context.effective_encoding(window)
-    n_inputs = inputs_given(encoding, window, n_targets)
-    draws = positions_of_windows(context, encoding, window, n_inputs)
-    check_memory(context, draws[0], encoding, n_targets)
+    if inputs is None:
+        inputs = context.window_inputs(window, n_targets)
+    encoding = inputs.encoding
+    n_inputs = inputs.n_inputs
+    check_memory(context, inputs.draws[0], encoding, n_targets)
     batch_size = max(1, context.batch_tokens // n_inputs)
 
     n_done = 0
     # The windows of a batch share one tensor of positions, so each draw has batches of its own.
-    for draw, pos in enumerate(draws):
-        remaining = np.arange(draw, count, len(draws))  # windows with these positions
+    for draw, pos in enumerate(inputs.draws):
+        remaining = np.arange(draw, count, len(inputs.draws))  # windows with these positions
         while len(remaining):
             context.check_stop()
             numbers = remaining[:batch_size]
@@ -279,12 +298,10 @@ def end_of_batch(context: EvalContext, batch: WindowBatch, window: int, n_target
 
     They have the encoding and the positions of that length, so their first token has the first position.
     """
-    encoding = context.effective_encoding(window)
-    n_inputs = inputs_given(encoding, window, n_targets)
-    draws = positions_of_windows(context, encoding, window, n_inputs)
-    draw = batch.numbers[0] % len(draws)  # all windows of a batch have the same draw
-    tokens = batch.tokens[:, -n_inputs - 1 :]  # (B, n_inputs + 1)
-    return replace(batch, tokens=tokens, pos=draws[draw], encoding=encoding)
+    inputs = context.window_inputs(window, n_targets)
+    draw = batch.numbers[0] % len(inputs.draws)  # all windows of a batch have the same draw
+    tokens = batch.tokens[:, -inputs.n_inputs - 1 :]  # (B, n_inputs + 1)
+    return replace(batch, tokens=tokens, pos=inputs.draws[draw], encoding=inputs.encoding)
 
 
 def inputs_given(encoding: Encoding, window: int, n_targets: int) -> int:

@@ -82,7 +82,7 @@ def test_memory_that_runs_out_while_a_model_writes_is_noted_as_in_any_pass(subje
 
     monkeypatch.setattr(subject.model, "hidden", fail)
     with pytest.raises(OutOfMemoryError, match="oom at 2 tokens"):
-        write_text(subject, [1, 2], 3, T, lambda written: False)
+        write_text(subject, [1, 2], 3, subject.window_inputs(T, 1), lambda written: False)
 
 
 @pytest.mark.parametrize("encoding", ["rope", "normalized"])

@@ -185,14 +185,19 @@ class Answer:
 
 def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window: int) -> Answer:
     """Score the right answer behind the prompt. Let the model write if that is not its first choice."""
-    from posenc.evaluation.generation import write_text  # here, since it imports torch
+    # here, since both import torch
+    from posenc.evaluation.generation import inputs_of_whole_windows, write_text
+    from posenc.evaluation.passes import WindowInputs
 
     prompt = [*context.scorer.first_tokens, *tokenizer.encode(sample.prompt)]
     right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
     text = np.array([*prompt, *right_answer], dtype=np.int64)
-    # The encoding of the whole window, as in `write_text`, though this text is shorter.
-    encoding = context.effective_encoding(window)
-    scores = context.window_scores(lambda _: text, 1, len(text) - 1, len(right_answer), encoding)
+    # The right answer is scored with the encoding and the positions that the model would write it with: those
+    # of the whole window, though this text is shorter.
+    writing = inputs_of_whole_windows(context, window)
+    n_inputs = len(text) - 1
+    scoring = WindowInputs(writing.encoding, [writing.draws[0][:n_inputs]])
+    scores = context.window_scores(lambda _: text, 1, n_inputs, len(right_answer), scoring)
     n_answers = len(sample.answers)
     correct = n_answers
     if not scores.is_best.all():
@@ -200,6 +205,6 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
         def has_all_answers(tokens: list[int]) -> bool:
             return sample.count_found(tokenizer.decode(tokens)) == n_answers
 
-        written = write_text(context, prompt, NEW_TOKENS, window, has_all_answers)
+        written = write_text(context, prompt, NEW_TOKENS, writing, has_all_answers)
         correct = sample.count_found(tokenizer.decode(written))
     return Answer(float(scores.nats.sum()), len(right_answer), correct)

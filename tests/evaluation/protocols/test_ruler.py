@@ -16,12 +16,15 @@ from token_stores import request_for, store_of
 from posenc.core.errors import UserError
 from posenc.data import ruler
 from posenc.data.ruler import TASKS, Sample, make_sample
+from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.models.callables import CallableModel
-from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.passes import EvalContext, Scores
+from posenc.evaluation.protocols.ruler import answered
 
 T = 1024
+DRAWN = {"name": "randomized", "max": None, "dense": False}
 WORDS = (["brave", "calm", "dull"], ["ant", "bee", "cow", "dog"])
 ESSAYS = "I write to think. Why do people write? Some do not! Work is what you do when you are free. " * 9
 QUESTION = re.compile(r"The special magic \w+ for (.*) mentioned in the provided text (?:is|are)")
@@ -225,3 +228,33 @@ def test_a_written_text_has_the_score_of_the_harness(harness, written):
 def test_depths_are_those_of_the_harness(harness):
     assert [int(depth) for depth in harness.prompts.DEPTHS] == ruler.DEPTHS
     assert np.array(ruler.DEPTHS)[[0, -1]].tolist() == [0, 100]
+
+
+@pytest.mark.parametrize("params", [{"positions": DRAWN}, {}])
+def test_an_answer_is_scored_at_the_positions_where_it_would_be_written(subject_of, monkeypatch, params):
+    subject = subject_of("rope", **params)
+    sample = Sample("A value for a key is: 12. The value is", ("12",))
+    window = len(sample.prompt) + ruler.NEW_TOKENS
+    positions = []
+    trained_hidden = subject.model.hidden
+
+    def watched_hidden(tokens, pos, *rest):
+        positions.append(pos.tolist())
+        return trained_hidden(tokens, pos, *rest)
+
+    monkeypatch.setattr(subject.model, "hidden", watched_hidden)
+    answered(subject, Tokenizer("bytes"), sample, window)
+    longest = max(positions, key=len)
+    assert len(positions) > 1
+    assert all(pos == longest[: len(pos)] for pos in positions)
+
+
+def test_a_window_whose_beginning_is_cut_off_is_not_measured_though_the_answer_is_right(
+    subject_of, monkeypatch
+):
+    subject = subject_of("learned", beyond="truncate")
+    best = Scores(nats=np.zeros((1, 3)), is_best=np.ones((1, 3), dtype=bool))
+    monkeypatch.setattr(EvalContext, "window_scores", lambda *_: best)
+    sample = Sample("The value is", ("12",))
+    with pytest.raises(NotApplicableError, match="loses the beginning"):
+        answered(subject, Tokenizer("bytes"), sample, 2 * subject.context_length)
