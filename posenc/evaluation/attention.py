@@ -89,9 +89,10 @@ def far_losses(context: passes.EvalContext, stops: np.ndarray, window: int, n_ta
         raise NotApplicableError("n/a: no position is far")
     # The encoding of the longer window acts, as it does there; FarApart only gives its positions.
     placed_far = Composed(acting.shape, (acting, FarApart(acting.shape, window)))
+    inputs = context.window_inputs(length, n_targets, placed_far)
     read = context.text_reader(stops, length)
     scores = passes.score_windows(
-        context, read, len(stops), length, n_targets, with_best=False, encoding=placed_far
+        context, read, len(stops), length, n_targets, with_best=False, inputs=inputs
     )
     return scores.nats
 

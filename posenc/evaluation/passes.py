@@ -120,9 +120,13 @@ class EvalContext:
             return self.model.effective_encoding
         return self.extension.effective_encoding(window)
 
-    def window_inputs(self, window: int, n_targets: int) -> WindowInputs:
-        """Return the encoding and the positions of windows of `window` tokens. Raises NotApplicableError."""
-        encoding = self.effective_encoding(window)
+    def window_inputs(self, window: int, n_targets: int, encoding: Encoding | None = None) -> WindowInputs:
+        """Return the encoding and the positions of windows of `window` tokens. Raises NotApplicableError.
+
+        `encoding` is the one that acts. None stands for the encoding of windows of this length.
+        """
+        if encoding is None:
+            encoding = self.effective_encoding(window)
         n_inputs = inputs_given(encoding, window, n_targets)
         return WindowInputs(encoding, positions_of_windows(self, encoding, window, n_inputs))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from posenc.core.console import say
@@ -26,18 +27,40 @@ ANY_RATE = 1.0  # stands for the rate while runs are searched that differ only i
 class Trials:
     """Hold the rates that were tried, with the losses of their seeds."""
 
-    # by rate: the losses in nats per token
-    losses: dict[float, list[float]] = field(default_factory=lambda: defaultdict(list))
-    seeds: set[int] = field(default_factory=set)
+    # by rate and seed: the loss in nats per token
+    losses: dict[float, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, rate: float, seed: int, loss: float) -> None:
-        self.losses[rate].append(loss)
-        self.seeds.add(seed)
+        self.losses[rate][seed] = loss
+
+    @property
+    def seeds(self) -> set[int]:
+        """Return the seeds of all rates."""
+        return set().union(*self.losses.values())
+
+    @property
+    def comparable(self) -> list[float]:
+        """Return the rates that every seed tried.
+
+        Seeds differ by as much as rates do. So the mean of a rate with fewer seeds, such as one whose other
+        seeds diverged, says more about the seeds than about the rate.
+        """
+        return sorted(rate for rate, losses in self.losses.items() if losses.keys() == self.seeds)
+
+    @property
+    def missing(self) -> str:
+        """Return as text which seeds have no loss at the rates that cannot be compared; empty if all can."""
+        lacking = []
+        for rate in sorted(self.losses.keys() - set(self.comparable)):
+            seeds = self.seeds - self.losses[rate].keys()
+            noun = "seed" if len(seeds) == 1 else "seeds"
+            lacking.append(f"{rate:g} lacks {noun} {_listing(seeds)}")
+        return ", ".join(lacking)
 
     @property
     def best(self) -> float:
-        """Return the rate with the lowest mean loss."""
-        means = {rate: sum(losses) / len(losses) for rate, losses in self.losses.items()}
+        """Return the rate with the lowest mean loss, of those that can be compared."""
+        means = {rate: statistics.fmean(self.losses[rate].values()) for rate in self.comparable}
         return min(means, key=lambda rate: means[rate])
 
 
@@ -45,7 +68,7 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
     """Return the settings with the best rate, and a text on how it was chosen.
 
     `planned_run` returns the run of settings, validated. Raises UserError if fewer than two rates were
-    tried, and for a seed that the rates were chosen by.
+    tried by every seed, and for a seed that the rates were chosen by.
     """
     train = settings.train.with_changes(lr=ANY_RATE)
     run = planned_run(settings.with_changes(train=train))
@@ -60,11 +83,18 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
         problem = "the rate was chosen by this seed, so its loss would flatter it"
         seeds = ", ".join(map(str, sorted(trials.seeds)))
         raise UserError("seed", settings.seed, problem, allowed=f"not {seeds}")
-    rates = _listing(trials.losses)
+    if len(trials.comparable) < FEWEST_RATES:
+        problem = f"rates are compared over the same seeds, and {trials.missing}"
+        seeds = ",".join(map(str, sorted(trials.seeds)))
+        hint = f"posenc train -m experiment=tuning encoding=NAME seed={seeds}, with the settings of this run"
+        raise UserError("train.lr", TUNED, problem, hint=hint)
+    if trials.missing:
+        say(f"train.lr=tuned: rates are compared over the same seeds; left out: {trials.missing}")
     best = trials.best
     if best in (min(trials.losses), max(trials.losses)):
-        say(f"train.lr=tuned: {best:g} is at the end of those tried ({rates}); try further ones")
-    how = f"best of {rates} on validation documents, seeds {_listing(trials.seeds)}"
+        tried = _listing(trials.losses)
+        say(f"train.lr=tuned: {best:g} is at the end of those tried ({tried}); try further ones")
+    how = f"best of {_listing(trials.comparable)} on validation documents, seeds {_listing(trials.seeds)}"
     return settings.with_changes(train=settings.train.with_changes(lr=best, tuned=how))
 
 
@@ -114,5 +144,5 @@ def _is_as_trained(record: Record, run: Run) -> bool:
     return is_own_text and record["checkpoint_step"] == facts["steps"]
 
 
-def _listing(numbers: Mapping[float, object] | set[int]) -> str:
+def _listing(numbers: Iterable[float]) -> str:
     return " ".join(f"{number:g}" for number in sorted(numbers))

@@ -10,7 +10,8 @@ import yaml
 from in_process import called_in
 
 import posenc as px
-from posenc.running.tuned_rate import stored_validation_loss
+from posenc.running import tuned_rate
+from posenc.running.tuned_rate import Trials, stored_validation_loss
 from posenc.tracking.curves import curve_points, summary_of
 
 SEED = 100  # of experiment=tuning
@@ -74,6 +75,32 @@ def test_a_loss_of_another_text_or_checkpoint_does_not_choose_a_rate(tuned, chan
     better = {**record, "nats": loss / 2, **change}
     assert stored_validation_loss(replace(run, records=[better, *run.records])) == loss
     assert stored_validation_loss(replace(run, records=[better])) is None
+
+
+def trials_of(losses):
+    """Return the trials of {rate: {seed: loss}}."""
+    trials = Trials()
+    for rate, by_seed in losses.items():
+        for seed, loss in by_seed.items():
+            trials.add(rate, seed, loss)
+    return trials
+
+
+def test_one_lucky_seed_does_not_beat_the_mean_of_three():
+    trials = trials_of(
+        {1e-3: {100: 2.1, 101: 2.0, 102: 2.2}, 2e-3: {100: 2.2, 101: 2.1, 102: 2.3}, 4e-3: {101: 1.9}}
+    )
+    assert trials.best == 1e-3
+    assert trials.missing == "0.004 lacks seeds 100 102"
+
+
+def test_rates_that_share_no_seed_are_not_compared(tuned, words, posenc, monkeypatch):
+    apart = trials_of({1e-3: {100: 2.1}, 2e-3: {101: 2.0}})
+    monkeypatch.setattr(tuned_rate, "_trials_of", lambda *_: apart)
+    refused = posenc("train", "encoding=rope", "train.lr=tuned", *words)
+    assert refused.code == 2
+    assert "0.001 lacks seed 101, 0.002 lacks seed 100" in " ".join(refused.err.split())
+    assert "seed=100,101" in refused.err
 
 
 def test_the_best_rate_is_trained_with(tuned):
