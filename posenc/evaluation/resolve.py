@@ -12,14 +12,21 @@ from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, load_yaml
 from posenc.data import CorpusFacts, TokenStore, is_task
 from posenc.data.tokenizers import Tokenizer
-from posenc.evaluation.extensions import NONE, resolve_extend
+from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.lengths import EvalLengths, resolve_lengths
 from posenc.evaluation.protocols import find_protocol, protocol_names
 from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.request import EvalRequest
 from posenc.settings.errors import unknown_key, user_error
-from posenc.settings.tree import LONGEST_CONTEXT, DataSettings, EvalSettings, ExtendRequest, PlantSettings
+from posenc.settings.tree import (
+    LONGEST_CONTEXT,
+    NONE,
+    DataSettings,
+    EvalSettings,
+    ExtendRequest,
+    PlantSettings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from posenc.evaluation.extensions.base import Extension, Length, NotForThisEncod
 from posenc.evaluation.models import MeasuredModel
 from posenc.settings.base import Choice
 from posenc.settings.signature import check_choice
+from posenc.settings.tree import NONE
 
 __all__ = [
-    "NONE",
     "Extension",
     "Length",
     "NotForThisEncodingError",
@@ -31,8 +31,6 @@ __all__ = [
     "leaves",
     "resolve_extend",
 ]
-
-NONE = "none"  # the model as trained
 
 
 @functools.cache
