@@ -1,4 +1,4 @@
-"""A reference that knows no positions: a smoothed trigram of bytes, fitted to the text of the training split.
+"""The trigram reference knows no positions: a smoothed trigram of bytes, fitted to the training split.
 
 The smoothing is interpolated Witten-Bell. Of a byte c after the bytes ab
   P(c | ab) = (N(abc) + K(ab) P(c | b)) / (N(ab) + K(ab))
@@ -13,64 +13,14 @@ Source: Witten and Bell 1991, method C; interpolated as in Chen and Goodman 1996
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import numpy as np
 
 from posenc.data import TokenStore
 from posenc.evaluation.blocks import Blocks
-from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums, sums_by_document
-from posenc.results.records import (
-    REFERENCE_PROTOCOL,
-    Record,
-    RecordContext,
-    RecordKey,
-    find_record,
-    make_record,
-    write_record,
-)
 
 ORDER = 3  # bytes: the one that is predicted and the two before it
 CHUNK = 1 << 21  # bytes of a document that are counted at once, to bound the memory
-
-
-def measure_reference(
-    request: EvalRequest,
-    plan: Blocks,
-    byte_store: TokenStore,
-    run_dir: Path,
-    *,
-    corpus: str,
-    checkpoint_step: int,
-) -> Record:
-    """Return the record of the trigram's loss on the targets of a fixed-target plan, stored like any cell.
-
-    `byte_store` is the same corpus tokenised by bytes.
-    """
-    store = request.store
-    key = RecordKey(
-        protocol=REFERENCE_PROTOCOL,
-        window=request.lengths.context_length,
-        fingerprint=store.fingerprint,
-        split=request.split,
-        targets_hash=plan.hash,
-        checkpoint_step=checkpoint_step,
-    )
-    stored = find_record(run_dir, key)
-    if stored is not None:
-        return stored
-    start = time.monotonic()
-    sums = trigram_sums(byte_store, store, request.split, plan)
-    context = RecordContext(
-        corpus=corpus,
-        train_length=request.lengths.context_length,
-        seconds=round(time.monotonic() - start, 3),
-    )
-    record = make_record(key, context, sums.for_record(store.splits[request.split]))
-    write_record(run_dir, record)
-    return record
 
 
 def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Blocks) -> LossSums:

@@ -12,6 +12,7 @@ from posenc.core.console import terminal_width, write
 from posenc.core.paths import choice_files
 from posenc.report.parts import protocols_with_tables, tables_of_parts
 from posenc.report.reports import short_report
+from posenc.report.sentences.shared import is_beside_unigram
 from posenc.report.tables import Table
 from posenc.report.terminal import has_color, terminal_text
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
@@ -40,8 +41,13 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
             tables = _tables_of_protocol(runs, protocol)
             reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *tables])
     if saved is not None:
-        is_undertrained = any(row.undertrained for comparison in comparisons for row in comparison.rows)
-        command = next_command(runs[0], saved, is_undertrained, width)
+        # More training on the same text does not help a model to read another one.
+        can_train_longer = any(
+            row.undertrained and not is_beside_unigram(comparison.header)
+            for comparison in comparisons
+            for row in comparison.rows
+        )
+        command = next_command(runs[0], saved, can_train_longer, width)
         reports[-1] = replace(reports[-1], tail=[f"saved  {saved}", f"next   {command}"])
     write(terminal_text(reports, width, has_color(stream)), stream)
 
@@ -54,15 +60,15 @@ def _tables_of_protocol(runs: Sequence[Run], protocol: str) -> list[Table]:
     return tables
 
 
-def next_command(run: Run, saved: Path, is_undertrained: bool, width: int) -> str:
+def next_command(run: Run, saved: Path, can_train_longer: bool, width: int) -> str:
     """Return what to type after a run.
 
-    An undertrained run should be trained longer. Otherwise it is the same command with a second encoding and
+    An undertrained run can be trained longer. Otherwise it is the same command with a second encoding and
     three seeds. Where the run does not know its command, or that would be wider than the screen, it is the
     comparison of all runs beside this one.
     """
     tokens = _trained_tokens(run)
-    if is_undertrained and tokens is not None:
+    if can_train_longer and tokens is not None:
         return f"train longer: train.tokens={LONGER_TRAINING * tokens} (now {tokens})"
     runs_dir = saved.parent.parent  # of RUNS_DIR/EXPERIMENT/RUN
     compare = f"posenc compare {runs_dir}"

@@ -52,7 +52,7 @@ class LinePoint:
 
 @dataclass(frozen=True)
 class Level:
-    """A dotted line across a panel with its name, such as that of the trigram reference."""
+    """A dotted line across a panel with its name, such as that of a reference."""
 
     panel: str
     level: float
@@ -81,7 +81,7 @@ class YAxis:
 
 
 def loss_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    """Return the loss over the context, with the trigram reference; None without a number."""
+    """Return the loss over the context, with its reference; None without a number."""
     points = [point for panel in panels for point in _losses(panel, names)]
     if all(point.y is None for point in points):
         return None
@@ -92,7 +92,7 @@ def loss_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | 
     for panel in panels:
         reference = panel.comparison.header.reference
         if reference is not None and reference.mean is not None:
-            references.append(Level(panel.title, reference.mean, "trigram"))
+            references.append(Level(panel.title, reference.mean, reference.protocol))
     y = YAxis(
         scale=alt.Scale(type="log" if is_perplexity else "linear", zero=False, nice=False, padding=6),
         axis=alt.Axis(title=unit if is_perplexity else f"loss ({unit})", tickCount=6, minExtent=LABEL_EXTENT),

@@ -16,7 +16,7 @@ from posenc.results.grouping import RowGroup, group_runs
 from posenc.results.identity import Conditions, conditions_of, planned_conditions, telling_texts
 from posenc.results.measurements import Circumstances, Member
 from posenc.results.rankings import one_ranking, split_runs
-from posenc.results.records import HEADLINE, METRICS, REFERENCE_PROTOCOL, Metric
+from posenc.results.records import HEADLINE, METRICS, REFERENCES, Metric
 from posenc.results.runs import Run
 
 ALL_PROTOCOLS = "all"  # in place of a protocol: a table for each protocol that was measured
@@ -44,8 +44,8 @@ DEFAULT_REQUEST = CompareRequest()
 
 
 def protocols_of(runs: Sequence[Run]) -> list[str]:
-    """Return the protocols that any run has records of, the headline first. The trigram is left out."""
-    names = {record["protocol"] for run in runs for record in run.records} - {REFERENCE_PROTOCOL}
+    """Return the protocols that any run has records of, the headline first. References are left out."""
+    names = {record["protocol"] for run in runs for record in run.records} - set(REFERENCES)
     return sorted(names, key=lambda name: (name != HEADLINE, name))
 
 

@@ -14,7 +14,7 @@ from posenc.results.grouping import CODE
 from posenc.results.identity import differing, tokens_trained
 from posenc.results.measurements import Member, measurements_of
 from posenc.results.plain import NOT_IN_JSON
-from posenc.results.records import METRICS, REFERENCE_PROTOCOL, UNIT, Metric
+from posenc.results.records import METRICS, REFERENCES, UNIT, Metric
 from posenc.results.runs import Run
 from posenc.results.statistics.intervals import CONFIDENCE
 from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN
@@ -27,9 +27,9 @@ NAMED_BY_LABELS = ("encoding.", "attention.", "positions.", CODE)
 
 @dataclass(frozen=True)
 class Reference:
-    """The loss of a smoothed byte trigram on the targets that are shown."""
+    """The loss of a reference on the targets that are shown."""
 
-    protocol: str  # trigram
+    protocol: str  # trigram: of the training text; unigram: of a text that the models were not trained on
     mean: float | None  # null where runs differ
     unit: str
 
@@ -66,7 +66,7 @@ class Header:
     targets: Range | None  # fewest, most
     mixed: dict[str, list[str]]  # conditions in which the rows differ; empty without `--allow-mixed`
     also_differs: dict[str, list[str]]  # settings in which rows of several encodings differ
-    reference: Reference | None  # the trigram
+    reference: Reference | None
     margins: Margins
     left_out: int  # records that no table shows, since their targets, checkpoint or tuned knobs differ
     baseline: str | None  # label of the row that is subtracted
@@ -207,16 +207,17 @@ def _also_differs(draft: Draft) -> dict[str, list[str]]:
 
 
 def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
-    """Return the trigram's loss on the targets of the table; None if it was not measured."""
-    values: set[float | None] = set()
-    for member in members:
-        hashes = {measurement.target_set.targets_hash for measurement in member.measurements}
-        for reference in measurements_of(member.run, REFERENCE_PROTOCOL):
-            if reference.target_set.targets_hash in hashes:
-                values.add(reference.value(metric))
-    if not any(value is not None for value in values):
-        return None
-    return Reference(REFERENCE_PROTOCOL, shared_or_none(values), METRICS[metric])
+    """Return the loss of the reference on the targets of the table; None if none was measured."""
+    for name in REFERENCES:
+        values: set[float | None] = set()
+        for member in members:
+            hashes = {measurement.target_set.targets_hash for measurement in member.measurements}
+            for reference in measurements_of(member.run, name):
+                if reference.target_set.targets_hash in hashes:
+                    values.add(reference.value(metric))
+        if any(value is not None for value in values):
+            return Reference(name, shared_or_none(values), METRICS[metric])
+    return None
 
 
 def _precisions(runs: Sequence[Run]) -> tuple[str, ...]:

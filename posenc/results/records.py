@@ -33,7 +33,12 @@ from posenc.settings.tree import SCHEMA_VERSION
 
 UNIT = "nats per token"
 HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
-REFERENCE_PROTOCOL = "trigram"  # the loss of a byte trigram on the targets; no protocol of the model
+# References: the loss on the same targets without a model. They are no protocols of the model.
+TRIGRAM = (
+    "trigram"  # by a byte trigram of the training text, for models that were trained on the measured text
+)
+UNIGRAM = "unigram"  # by the frequencies of the measured text's own tokens, for any other model
+REFERENCES = (TRIGRAM, UNIGRAM)
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
 Metric = Literal["nats", "bpb", "ppl"]
@@ -98,7 +103,7 @@ class Record(TypedDict):
     A protocol that measures more than the loss adds a field with its own name (posenc.results.beside).
     """
 
-    protocol: str  # of posenc.evaluation.protocols, or trigram: their reference
+    protocol: str  # of posenc.evaluation.protocols, or a reference: trigram, unigram
     extend: Extend | None  # test-time extension with resolved parameters; null: the model as trained
     checkpoint_step: Count  # of the weights that were measured
     corpus: str  # name of the text that was scored

@@ -25,7 +25,7 @@ from posenc.results.identity import Conditions
 from posenc.results.measurements import Member
 from posenc.results.numbers import printed_change
 from posenc.results.plain import FIELDS_IN_JSON, NOT_IN_JSON
-from posenc.results.records import REFERENCE_PROTOCOL, Metric, Record
+from posenc.results.records import REFERENCES, Metric, Record
 from posenc.results.statistics.documents import difference_if_any
 from posenc.results.statistics.intervals import Estimate
 from posenc.results.statistics.verdicts import REFERENCE_MARGIN
@@ -141,23 +141,27 @@ def _run_note(member: Member) -> str:
 def undertrained_by(members: Sequence[Member]) -> str | None:
     """Say in words which seeds are undertrained, and by how much; None if no seed is.
 
-    A seed is undertrained unless its loss at T, as trained, is clearly below the trigram reference's. Clearly
-    means that the upper end of the 95% interval of the difference, over documents, is below
-    -REFERENCE_MARGIN; if the documents are too few for an interval, the difference itself. An undertrained
-    seed may extrapolate well and still says nothing about its encoding.
+    A seed is undertrained unless its loss at T, as trained, is clearly below that of the reference: a byte
+    trigram of the training text or, on another text, the frequencies of its tokens. Clearly means that the
+    upper end of the 95% interval of the difference, over documents, is below -REFERENCE_MARGIN; if the
+    documents are too few for an interval, the difference itself. An undertrained seed may extrapolate well
+    and still says nothing about its encoding.
     """
+    names: set[str] = set()  # of the references: one, since the rows of a table share their targets
     differences: dict[int | None, float] = {}  # of the undertrained seeds
     for member in members:
-        difference = _minus_reference(member)
-        if difference is not None:
-            interval = difference.interval()
-            highest = difference.value if interval is None else interval[1]
-            if highest >= -REFERENCE_MARGIN:
-                differences[member.run.seed] = difference.value
+        compared = _beside_reference(member)
+        if compared is None:
+            continue
+        interval = compared.difference.interval()
+        highest = compared.difference.value if interval is None else interval[1]
+        if highest >= -REFERENCE_MARGIN:
+            names.add(compared.reference)
+            differences[member.run.seed] = compared.difference.value
     if not differences:
         return None
     mean = printed_change(math.fsum(differences.values()) / len(differences), "bpb")
-    text = f"{mean} bits per byte from the trigram reference"
+    text = f"{mean} bits per byte from the {' or '.join(sorted(names))} reference"
     if len(differences) > 1:
         text = f"{text} in the mean of {len(differences)} seeds"
     if len(differences) < len(members):
@@ -165,8 +169,16 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
     return text
 
 
-def _minus_reference(member: Member) -> Estimate | None:
-    """Return the loss as trained minus the reference's on the same targets, in bits per byte.
+@dataclass(frozen=True)
+class BesideReference:
+    """A loss as trained, beside a reference."""
+
+    reference: str  # one of REFERENCES
+    difference: Estimate  # the loss minus that of the reference, in bits per byte
+
+
+def _beside_reference(member: Member) -> BesideReference | None:
+    """Compare the loss as trained with that of the reference on the same targets; None without either.
 
     If the run has several losses on targets of a reference, take one that the table shows, else the newest.
     """
@@ -178,14 +190,12 @@ def _minus_reference(member: Member) -> Estimate | None:
         if record["per_document"] is not None and record["extend"] is None
     ]
     references = {
-        _targets_and_window(record): record
-        for record in as_trained
-        if record["protocol"] == REFERENCE_PROTOCOL
+        _targets_and_window(record): record for record in as_trained if record["protocol"] in REFERENCES
     }
     losses = [
         record
         for record in as_trained
-        if record["protocol"] != REFERENCE_PROTOCOL and _targets_and_window(record) in references
+        if record["protocol"] not in REFERENCES and _targets_and_window(record) in references
     ]
     if not losses:
         return None
@@ -203,9 +213,11 @@ def _minus_reference(member: Member) -> Estimate | None:
 
     best = max(losses, key=preference)
     loss = best["per_document"]
-    reference = references[_targets_and_window(best)]["per_document"]
-    assert loss is not None and reference is not None
-    return difference_if_any([(loss, reference)], "bytes")
+    reference = references[_targets_and_window(best)]
+    reference_loss = reference["per_document"]
+    assert loss is not None and reference_loss is not None
+    difference = difference_if_any([(loss, reference_loss)], "bytes")
+    return None if difference is None else BesideReference(reference["protocol"], difference)
 
 
 def _targets_and_window(record: Record) -> tuple[str, int]:

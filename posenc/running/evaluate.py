@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
 from posenc.core.run_states import FINISHED
-from posenc.data import TokenStore, build_tokenizer, check_lengths, plant_of, prepare, vocabulary
+from posenc.data import TokenStore, build_tokenizer, check_lengths, is_task, plant_of, prepare, vocabulary
 from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.reference import measure_reference
 from posenc.evaluation.request import EvalRequest
-from posenc.evaluation.trigram import measure_reference
+from posenc.evaluation.sums import LossSums
+from posenc.evaluation.trigram import trigram_sums
 from posenc.evaluation.tune import tune
-from posenc.results.records import Record, RunFacts
+from posenc.evaluation.unigram import unigram_sums
+from posenc.results.records import TRIGRAM, UNIGRAM, Record, RunFacts
 from posenc.results.runs import encoding_name
 from posenc.running import run_directory
 from posenc.running.cell_progress import CellProgress, work_of_cells
@@ -185,12 +188,9 @@ def measure(
     with stop.at_once():
         # Processes that share a training do not share an evaluation. The first one measures, the others wait.
         records = current().first(lambda: _measure_cells(job, model, corpus, facts["steps"], stop))
-    # For the model's own text the table compares the loss with that of a byte trigram instead.
-    if not job.is_own_text:
-        length = job.settings.context_length
-        warning = unigram_warning(records, corpus.store, job.evaluation.split, length)
-        if warning is not None:
-            say(warning)
+    warning = unigram_warning(records, corpus.store)
+    if warning is not None:
+        say(warning)
     run_directory.put_together(job.directory, facts, replaces_same_step=replaces_same_step)
     return records
 
@@ -204,7 +204,8 @@ def _say_what_is_measured(job: Job) -> None:
 def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, stop: StopFlag) -> list[Record]:
     """Measure every cell, with the knobs of an extension chosen first if they are to be tuned.
 
-    fixed-target comes with its reference, the loss of a byte trigram, if the model was trained on this text.
+    fixed-target comes with its reference: the loss of a byte trigram if the model was trained on this text,
+    else that of the frequencies of the text's tokens.
     """
     evaluation = job.evaluation
     request = request_of(job, corpus.store)
@@ -235,8 +236,7 @@ def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, st
             context = _tuned_context(job, context, request, evaluate_cells)
             cells = plan_cells(context, request, evaluation.protocols)
         records = evaluate_cells(cells)
-        if corpus.byte_store is not None:
-            records.append(_reference_record(job, request, corpus.byte_store, step))
+        records += _reference_records(job, request, corpus, step)
     return records
 
 
@@ -261,17 +261,25 @@ def _tuned_context(
     return dataclasses.replace(context, extension=tuned.extension)
 
 
-def _reference_record(job: Job, request: EvalRequest, byte_store: TokenStore, step: int) -> Record:
-    """Return the record of a byte trigram on the targets of fixed-target."""
-    targets = job.evaluation.headline.plan(request)
-    return measure_reference(
-        request,
-        targets,
-        byte_store,
-        job.directory,
-        corpus=job.data.name,
-        checkpoint_step=step,
+def _reference_records(job: Job, request: EvalRequest, corpus: Corpus, step: int) -> list[Record]:
+    """Return the record of the reference on the targets of fixed-target; none where there is no reference."""
+    evaluation = job.evaluation
+    byte_store = corpus.byte_store
+    name = UNIGRAM if byte_store is None else TRIGRAM
+    # The answers of a task are drawn, so that no text has their frequencies.
+    if name == UNIGRAM and (job.is_own_text or is_task(job.data) or not evaluation.measures_headline):
+        return []
+    plan = evaluation.headline.plan(request)
+
+    def make_sums() -> LossSums:
+        if byte_store is None:
+            return unigram_sums(corpus.store, request.split, plan)
+        return trigram_sums(byte_store, corpus.store, request.split, plan)
+
+    record = measure_reference(
+        name, request, plan, make_sums, job.directory, corpus=job.data.name, checkpoint_step=step
     )
+    return [record]
 
 
 def eval_context(job: Job, model: MeasuredModel, store: TokenStore) -> EvalContext:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from posenc.core.errors import UserError, plural, visible
 from posenc.data import (
     CorpusFacts,
@@ -20,7 +18,7 @@ from posenc.data import (
     training_texts,
 )
 from posenc.evaluation.resolve import Evaluation
-from posenc.results.records import HEADLINE, Record
+from posenc.results.records import HEADLINE, UNIGRAM, Record
 from posenc.settings.tree import DataSettings, RunSettings, SubjectSettings, TokenizerSettings
 
 
@@ -141,32 +139,26 @@ def _name_with_place(data: DataSettings) -> str:
     return f"{data.name} ({first_path}{number_of_others})"
 
 
-def unigram_warning(records: Iterable[Record], store: TokenStore, split: str, length: int) -> str | None:
-    """Return a warning if a model predicts a text at T no better than the frequencies of its tokens do.
-
-    These are the frequencies in the measured documents, the best prediction without any context.
-    """
+def unigram_warning(records: Iterable[Record], store: TokenStore) -> str | None:
+    """Return a warning if a model predicts a text at T no better than the frequencies of its tokens do."""
+    unigram = None
+    for record in records:
+        if record["protocol"] == UNIGRAM:
+            unigram = record
+    if unigram is None or unigram["nats"] is None:
+        return None
     losses = [
         record["nats"]
         for record in records
-        if record["protocol"] == HEADLINE and record["window"] == length and record["extend"] is None
+        if record["protocol"] == HEADLINE
+        and record["targets_hash"] == unigram["targets_hash"]
+        and record["window"] == unigram["window"]
+        and record["extend"] is None
     ]
-    if not losses or losses[0] is None:
-        return None
-    unigram = unigram_nats(store, split)
-    if losses[0] < unigram:
+    if not losses or losses[0] is None or losses[0] < unigram["nats"]:
         return None
     unit = "byte" if store.tokenizer["name"] == "bytes" else "token"
     return (
         f"warning: {losses[0]:.2f} nats a {unit} is no better than the frequencies of the text's {unit}s "
-        f"({unigram:.2f}): the model cannot read this text"
+        f"({unigram['nats']:.2f}): the model cannot read this text"
     )
-
-
-def unigram_nats(store: TokenStore, split: str) -> float:
-    """Return the entropy of the tokens of a split, in nats."""
-    counts = np.zeros(store.vocab_size, dtype=np.int64)
-    for number in range(len(store.splits[split].ids)):
-        counts += np.bincount(store.document(split, number), minlength=store.vocab_size)
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())

@@ -20,6 +20,7 @@ TEXTS = {
     "king_james": "prose",
 }
 TRAINED_ON = {"sympy": "SymPy", "prose": "prose"}  # bundle -> its name on the page
+OWN_TEXTS = {"SymPy": "SymPy (Python)", "prose": "prose"}  # the text of the training, as measured
 KEPT = {"same", "better"}
 HARMED = {"worse", "collapsed"}
 
@@ -36,6 +37,11 @@ class TextColumn:
     def title(self) -> str:
         """Return the head of the column."""
         return f"{self.trained_on} → {self.measured_on}"
+
+    @property
+    def is_of_own_text(self) -> bool:
+        """Tell whether the models were measured on the text that they were trained on."""
+        return OWN_TEXTS[self.trained_on] == self.measured_on
 
 
 def text_columns(folder: str) -> list[TextColumn]:
@@ -113,28 +119,49 @@ def far_memory(row: Json) -> Json:
 
 
 def agreement_by_text(folder: str) -> str:
-    """Return how each pair of texts agrees with SymPy, by the rule that docs/log.md set beforehand."""
+    """Return how each pair of texts agrees with another one, by the rules that docs/log.md set beforehand."""
     columns = text_columns(folder)
-    heads = ["trained on → measured on", "encodings", "agree", "differ in degree", "reversed"]
-    heads += ["order as on SymPy", "memory goes with harm"]
-    table = MarkdownTable(heads, left=[0])
-    reference = columns[0].rows
+    heads = ["trained on → measured on", "beside", "encodings", "agree", "differ in degree", "reversed"]
+    heads += ["same order", "memory goes with harm"]
+    table = MarkdownTable(heads, left=[0, 1])
     for column in columns:
-        names = [name for name in column.rows if name in reference]
-        relations = [relation_of(last_cell(reference[name]), last_cell(column.rows[name])) for name in names]
-        changes = [last_cell(column.rows[name])["change"] for name in names]
-        changes_on_sympy = [last_cell(reference[name])["change"] for name in names]
+        reference = _reference(column, columns)
+        names = [name for name in column.rows if name in reference.rows]
+        cells = [last_cell(column.rows[name]) for name in names]
+        changes = [cell["change"] for cell in cells]
         variations = [far_memory(column.rows[name])["variation"] for name in names]
-        is_reference = column is columns[0]
-        table.add(
-            column.title,
-            str(len(names)),
-            *("-" if is_reference else str(relations.count(relation)) for relation in RELATIONS),
-            "-" if is_reference else f"{spearmanr(changes_on_sympy, changes).statistic:.2f}",
-            f"{spearmanr(changes, variations).statistic:.2f}",
-        )
+        if reference is column:
+            beside = ["-"] * (2 + len(RELATIONS))
+        else:
+            reference_cells = [last_cell(reference.rows[name]) for name in names]
+            beside = _beside(cells, reference_cells)
+            beside.insert(0, reference.title)
+        beside.insert(1, str(len(names)))
+        table.add(column.title, *beside, f"{spearmanr(changes, variations).statistic:.2f}")
     table.sentence = "The last two columns are rank correlations over the encodings, at 8T."
     return table.text()
+
+
+def _reference(column: TextColumn, columns: Sequence[TextColumn]) -> TextColumn:
+    """Return what a column is compared with: the same models on the text of their training.
+
+    Models on the text of their own training are compared with the first ones.
+    """
+    if column.is_of_own_text:
+        return columns[0]
+    (own_text,) = (
+        other for other in columns if other.trained_on == column.trained_on and other.is_of_own_text
+    )
+    return own_text
+
+
+def _beside(cells: Sequence[Json], reference_cells: Sequence[Json]) -> list[str]:
+    """Return how many verdicts have each of the RELATIONS, and the rank correlation of the changes."""
+    relations = [relation_of(*pair) for pair in zip(reference_cells, cells, strict=True)]
+    changes = [cell["change"] for cell in cells]
+    reference_changes = [cell["change"] for cell in reference_cells]
+    counts = [str(relations.count(relation)) for relation in RELATIONS]
+    return [*counts, f"{spearmanr(reference_changes, changes).statistic:.2f}"]
 
 
 RELATIONS = ("agree", "differ in degree", "reversed")

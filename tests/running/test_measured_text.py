@@ -7,8 +7,6 @@ import tiny
 from fake_runs import read_json
 from in_process import called_in
 
-from posenc.running.measured_text import unigram_nats
-
 FIXED = ("eval.protocols=[fixed-target]", "eval.lengths=[1x,2x]")
 OF_OTHER_SIGNS = "".join(chr(0x4E00 + 7 * i % 1280) for i in range(700))
 
@@ -95,10 +93,16 @@ def test_a_test_share_of_one_of_its_own_text_is_refused(measure, corpus):
     assert "this run was trained on" in result.err
 
 
-def test_the_entropy_of_a_text_is_that_of_its_bytes(store):
-    import numpy as np
+def test_a_table_calls_a_run_undertrained_that_cannot_read_the_text(whole):
+    assert "Undertrained for this text: at T not below the frequencies of the text's tokens" in flat(
+        whole.out
+    )
 
-    text = np.concatenate([store.document("test", i) for i in range(len(store.splits["test"].ids))])
-    shares = np.bincount(text) / len(text)
-    shares = shares[shares > 0]
-    assert unigram_nats(store, "test") == pytest.approx(-(shares * np.log(shares)).sum())
+
+def test_more_training_on_its_own_text_is_no_advice_for_another_one(whole):
+    assert "train longer" not in whole.out
+
+
+def flat(text):
+    """Return a text without its line breaks."""
+    return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The loss of the byte trigram on the targets of the rows."""
+"""The loss of the reference on the targets of the rows."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ ROW_COLUMNS = (
         terms=(
             (
                 "undertrained",
-                f"at T not {REFERENCE_MARGIN:g} bits/byte below a byte trigram of the training text: its "
-                "change past T says nothing about the encoding",
+                f"at T not {REFERENCE_MARGIN:g} bits/byte below a byte trigram of the training text or, on "
+                "another text, the frequencies of its tokens: its change past T says nothing about the "
+                "encoding",
             ),
         ),
     ),

@@ -11,11 +11,11 @@ from posenc.report.exact import exact_answer, is_exact
 from posenc.report.sentences.clauses import VERBS, rows_by_word
 from posenc.report.sentences.recall import recall_answer
 from posenc.report.sentences.settling import ENOUGH_SEEDS, Rival, what_settles
-from posenc.report.sentences.shared import all_cells, length_name, shown_columns
+from posenc.report.sentences.shared import all_cells, is_beside_unigram, length_name, shown_columns
 from posenc.report.texts import length_text, names_text, row_label
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison, Header, Row
 from posenc.results.numbers import printed_change
 from posenc.results.statistics.verdicts import short_verdict
 
@@ -41,9 +41,9 @@ def answer(comparison: Comparison) -> str:
     if comparison.header.baseline is not None:
         return _baseline_answer(comparison, column_indices[-1])
     if len(rows) == 1:
-        return _row_answer(rows[0], comparison.header.metric)
+        return _row_answer(rows[0], comparison.header)
     sentences = [
-        _undertrained_answer(rows),
+        _undertrained_answer(comparison),
         *_rank_answers(comparison, column_indices),
         _verdict_answer(comparison, column_indices[-1]),
         recall_answer(comparison),
@@ -83,10 +83,15 @@ def _baseline_answer(comparison: Comparison, last: int) -> str:
     return sentence or f"{start}: no row can be compared with it."
 
 
-def _row_answer(row: Row, metric: str) -> str:
+def _row_answer(row: Row, header: Header) -> str:
     """Return `Collapses at 8x: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
+    metric = header.metric
     if row.undertrained:
-        return "Undertrained: at T not below a byte trigram, so changes past T say little."
+        reference = "a byte trigram"
+        if is_beside_unigram(header):
+            reference = "the frequencies of the text's tokens"
+        problem = f"Undertrained{_for_which_text(header)}"
+        return f"{problem}: at T not below {reference}, so changes past T say little."
     past = [cell for cell in row.cells if cell.multiple > 1 and cell.change is not None]
     if not past:
         return "Not measured past T."
@@ -115,13 +120,19 @@ def _short_change(cell: Cell, metric: str) -> str:
     return f"{change:+.2f}" if 0.1 <= abs(change) < 1000 else printed_change(change, metric)
 
 
-def _undertrained_answer(rows: Sequence[Row]) -> str:
-    undertrained = [row for row in rows if row.undertrained]
+def _undertrained_answer(comparison: Comparison) -> str:
+    undertrained = [row for row in comparison.rows if row.undertrained]
+    for_which_text = _for_which_text(comparison.header)
     if not undertrained:
         return ""
-    if len(undertrained) == len(rows):
-        return "All runs undertrained."
-    return f"Undertrained: {names_text(undertrained)}."
+    if len(undertrained) == len(comparison.rows):
+        return f"All runs undertrained{for_which_text}."
+    return f"Undertrained{for_which_text}: {names_text(undertrained)}."
+
+
+def _for_which_text(header: Header) -> str:
+    """Return ` for this text` if the models were trained on another one."""
+    return " for this text" if is_beside_unigram(header) else ""
 
 
 def _rank_answers(comparison: Comparison, column_indices: Sequence[int]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from posenc.core.errors import plural
 from posenc.report.cell_texts import recovered_with_interval
 from posenc.report.protocol_words import note_of, sample_noun, why_loss_changes
-from posenc.report.sentences.shared import all_cells, is_recall_only
+from posenc.report.sentences.shared import all_cells, is_beside_unigram, is_recall_only
 from posenc.report.texts import length_text, row_label, span_text, unit_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison, Header, Row
@@ -135,7 +135,10 @@ def full_notes(comparison: Comparison) -> list[str]:
         notes.append(f"{span_text(header.targets)} targets; {sample_line(comparison)}")
     if header.reference is not None and header.reference.mean is not None:
         loss = f"{header.reference.mean:.3f} {unit_text(header)}"
-        notes.append(f"a byte trigram of the training text: {loss}")
+        reference = "a byte trigram of the training text"
+        if is_beside_unigram(header):
+            reference = "the frequencies of the text's own tokens"
+        notes.append(f"{reference}: {loss}")
     for row in comparison.rows:
         recall = RECALL.of(row)
         if recall is not None and recall.note:

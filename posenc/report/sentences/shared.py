@@ -5,7 +5,8 @@ from __future__ import annotations
 from posenc.report.texts import length_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison
+from posenc.results.comparison import Comparison, Header
+from posenc.results.records import UNIGRAM
 
 
 def shown_columns(comparison: Comparison) -> list[int]:
@@ -27,3 +28,8 @@ def length_name(comparison: Comparison, index: int) -> str:
     """Return the window of a column: `T`, `8x`."""
     multiple = comparison.columns[index].multiple
     return "T" if multiple == 1 else length_text(multiple)
+
+
+def is_beside_unigram(header: Header) -> bool:
+    """Tell whether the losses stand beside the frequencies of a text that the models were not trained on."""
+    return header.reference is not None and header.reference.protocol == UNIGRAM

@@ -16,7 +16,7 @@ from posenc.report.end_of_run import show_runs
 from posenc.report.lines import cells_table
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
 from posenc.results.discovery import load_runs
-from posenc.results.records import HEADLINE, REFERENCE_PROTOCOL
+from posenc.results.records import HEADLINE, REFERENCES
 from posenc.results.runs import Run
 from posenc.running.evaluate import targets_of
 from posenc.running.invocation import Invocation
@@ -151,8 +151,8 @@ def _measured_targets(checked: Sequence[CheckedJob]) -> dict[Path, Targets]:
     for checked_job in checked:
         job = checked_job.job
         measured = targets_of(job)
-        reference = {(REFERENCE_PROTOCOL, targets_hash) for _, targets_hash in measured}
-        targets.setdefault(job.directory, set()).update(measured | reference)
+        references = {(name, targets_hash) for _, targets_hash in measured for name in REFERENCES}
+        targets.setdefault(job.directory, set()).update(measured | references)
     return targets
 
 
