@@ -162,6 +162,8 @@ def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: 
         return RECALL.protocol
     # a paper's protocol begins with the name of ours: `sliding, stride 1`
     same_protocol = [protocol for protocol in PROTOCOLS if number.protocol.startswith(protocol)]
+    # A paper's own protocol first: nonoverlapping windows flatter long ones (docs/reading-the-numbers.md), so
+    # that two protocols differ for a reason that is no encoding's.
     available = [protocol for protocol in (*same_protocol, *PROTOCOLS) if protocol in protocols]
     return available[0] if available else HEADLINE  # with no run at all, `compare_runs` raises the error
 
@@ -226,6 +228,7 @@ def _line(
     our_numbers: Mapping[tuple[str, float], _OurNumber],
 ) -> AgainstLine:
     """Return the line of a published number, beside the number of ours at the nearest multiple of T."""
+    # A table may print one encoding at several training lengths, and each of them has a T of its own.
     same_training = [other for other in numbers if other.train_length == number.train_length]
     our_multiples = [column.multiple for column in comparison.columns]
     published_multiples = [other.multiple for other in same_training]
@@ -277,7 +280,8 @@ def _multiple_beside(
         return None
     nearest = _nearest(multiple, measured_multiples)
     is_near = abs(math.log(nearest / multiple)) <= NEAR
-    # among the published multiples, the nearest to that one is this one
+    # Among the published multiples, the nearest to ours must be this one. Otherwise one number of ours could
+    # stand beside two of the paper, of which only the nearer one belongs to it.
     is_mutual = _nearest(nearest, published_multiples) == multiple
     if is_near and is_mutual:
         return nearest

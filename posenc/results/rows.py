@@ -150,6 +150,8 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
     for member in members:
         difference = _minus_reference(member)
         if difference is not None:
+            # The margin must hold with the whole interval, as for verdicts: a difference that is large on few
+            # documents by luck must not pass a model that has learned only how often bytes occur.
             interval = difference.interval()
             highest = difference.value if interval is None else interval[1]
             if highest >= -REFERENCE_MARGIN:
@@ -170,6 +172,7 @@ def _minus_reference(member: Member) -> Estimate | None:
 
     If the run has several losses on targets of a reference, take one that the table shows, else the newest.
     """
+    # Its records are of checkpoints before it diverged, and its row says that it did.
     if member.run.state == DIVERGED:
         return None
     as_trained = [
