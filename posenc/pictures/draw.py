@@ -108,6 +108,7 @@ def _picture_chart(picture: Picture) -> alt.VConcatChart:
 
 def _with_own_scales(chart: AnyChart) -> AnyChart:
     """Give each panel of a chart its own colours and dashes, and so its own legend."""
+    # Vega-Lite shares scales and legends among concatenated charts, and panels have lines of different names.
     return chart.resolve_scale(
         color="independent",
         strokeDash="independent",
@@ -183,12 +184,14 @@ def _vectors(panel: Heat) -> alt.Chart:
     for row, column in np.ndindex(panel.values.shape):
         square = VectorNumber(
             x=column_edges[column],
+            # The last square must not reach past the panel.
             x2=min(column_edges[column + 1] + OVERLAP * columns_apart, column_edges[-1]),
             y=row_edges[row],
             y2=min(row_edges[row + 1] + OVERLAP * rows_apart, row_edges[-1]),
             value=float(panel.values[row, column]),
         )
         squares.append(square)
+    # The same limit on both sides, so that zero is white.
     largest = float(np.abs(panel.values).max()) or 1.0
     colors = alt.Scale(scheme="blueorange", domain=[-largest, largest], domainMid=0)
     legend = alt.Legend(
@@ -282,6 +285,7 @@ def _colors(panel: Curves, compared: Sequence[str], references: Sequence[str]) -
 
 
 def _dashes(labels: Sequence[str]) -> alt.Scale:
+    # Dashes besides colours, since pictures are printed in grey and read by the colour-blind.
     return alt.Scale(domain=labels, range=[DASHES[number % len(DASHES)] for number in range(len(labels))])
 
 

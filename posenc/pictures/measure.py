@@ -79,6 +79,7 @@ def measure(
         panels.append(_bias_panel(encoding, are_random=bool(zeros)))
     if "visible" in hooks:
         panels += _mask_panels(encoding)
+    # An encoding without hooks, such as `nope`, still has a mask and a softmax, which this panel shows.
     if hooks & INPUT_HOOKS or not panels:
         panels.append(_attention_panel(encoding))
         notes.append(INPUTS_ARE_RANDOM)
@@ -98,6 +99,7 @@ def _zero_parameters(encoding: Encoding) -> list[nn.Parameter]:
 def _fill_randomly(parameters: list[nn.Parameter]) -> None:
     """Fill parameters with the same random numbers every time."""
     for index, parameter in enumerate(parameters):
+        # With this deviation a matrix maps unit variance to unit variance.
         std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
         nn.init.normal_(parameter, std=std, generator=random_generator("zeros", index))
 
@@ -120,6 +122,7 @@ def _distances(end: int) -> Tensor:
     if end < MOST_POINTS:
         return torch.arange(end + 1)
     near = MOST_POINTS // 2
+    # Even logarithmic steps, as the axes of distance mostly are: even steps would leave the near part empty.
     far = torch.logspace(np.log10(near), np.log10(end), near, dtype=torch.float64).round().long()
     distances = torch.cat((torch.arange(near), far, torch.tensor([end])))
     return distances.clamp_max(end).unique()
@@ -127,6 +130,7 @@ def _distances(end: int) -> Tensor:
 
 def _head_lines(values: Numbers, x: Tensor, most: int = MOST_LINES) -> list[Line]:
     """Return a line for each head of (heads, n) values over x, or for `most` heads from first to last."""
+    # From the first to the last, since an encoding may order its heads, as ALiBi does by slope.
     heads = _even_steps(len(values) - 1, most).tolist()
     return [Line(f"head {head + 1}", _array(x), values[head]) for head in heads]
 
@@ -199,6 +203,7 @@ def _pairs_of_columns(width: int) -> NDArray[np.int64]:
     """Return the columns to draw: all, or pairs of neighbours at even steps, as sine and cosine are."""
     if width <= MOST_COLUMNS:
         return np.arange(width)
+    # Sine and cosine of one frequency are neighbours. Every second column alone would show sines only.
     pairs = _even_steps(width // 2 - 1, MOST_COLUMNS // 2).numpy()
     return np.stack((2 * pairs, 2 * pairs + 1), axis=1).ravel()
 
@@ -244,6 +249,8 @@ def _vectors(encoding: Encoding, positions: Tensor, window: int) -> Tensor:
 
     The encoding gets them in increasing order, together with the last one of the window.
     """
+    # An encoding may look at the length of the window (`normalized` divides by it), so that the last position
+    # is there.
     present = torch.cat((positions, torch.tensor([window - 1]))).unique()
     zeros = torch.zeros(1, len(present), encoding.shape.d_model)
     vectors = encoding.embed(zeros, present, 0)[0]
@@ -348,6 +355,7 @@ def _self_score_panel(encoding: Encoding, layer: int) -> Curves:
     for _ in range(RANDOM_QUERIES):
         x = torch.randn(1, 1, 1, shape.head_dim, generator=generator).expand(1, shape.n_heads, len(r), -1)
         q, k = encoding.rotate(x, x, r, r, layer)
+        # Key 0 is the one at position 0, and queries stand at r, so that the distance is r.
         products = (q.double() * k[:, :, :1].double()).sum(-1)[0]  # (H, R): with the key at distance r
         total += products * shape.head_dim**-0.5 / RANDOM_QUERIES
     mean = _array(total)
