@@ -56,6 +56,8 @@ def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     measured = [index for index in beyond if shares_at[index]]
     if not measured:
         return "No row that learned the task was measured beyond T."
+    # At 8x all medians are often 0 and everybody is the best. The answer is of the longest window that tells
+    # rows apart.
     answered = [index for index in measured if any(share for share, _ in shares_at[index])]
     if not answered:
         return "No row that learned the task has whole answers beyond T (medians of its seeds)."
@@ -178,6 +180,7 @@ def _has_generated(row: Row) -> bool:
 def spread_text(spread: Spread) -> str:
     """Return `45 [12, 80]` in per cent; the number alone where all seeds agree."""
     text = percent(spread.median)
+    # The range of many seeds is that of its two oddest ones. Quartiles say where half of them are.
     low, high = spread.quartiles or (spread.low, spread.high)
     if percent(low) == percent(high):
         return text

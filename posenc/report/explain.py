@@ -37,5 +37,6 @@ def rules_of_tables() -> str:
 
 def _term_lines(term: str, meaning: str, indent: int) -> str:
     """Return a term and its meaning, which begins in the same column for all short terms."""
+    # A long term takes the place that it needs, and the lines below it stay in the common column.
     start = term.ljust(indent) if len(term) < indent else f"{term}   "
     return textwrap.fill(meaning, WIDTH, initial_indent=start, subsequent_indent=" " * indent)

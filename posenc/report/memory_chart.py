@@ -63,6 +63,7 @@ def _points(panel: Panel, names: RowNames) -> list[MemoryPoint]:
         if memory is None:
             continue
         longest = memory.longest
+        # Only the longest window has a line: with all of them a row would have as many lines as windows.
         for shorter in longest.shorter:
             windows = f"{length_text(longest.multiple)} against its last {shorter.window} tokens"
             gains = f"right token +{shorter.gained:.3f} -{shorter.lost:.3f}"

@@ -114,6 +114,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
     Each comparison is a section; `command` is the command line that makes the page again.
     """
     names = RowNames(comparisons)
+    # One RowNames for all sections, so that a row has one colour on the whole page.
     sections = [
         _section(comparison, title, names)
         for comparison, title in zip(comparisons, _titles(comparisons), strict=True)
@@ -154,7 +155,10 @@ def _rendered(*, policy: str, style: str, scripts: Sequence[str], **values: Any)
 
     environment = jinja2.Environment(
         autoescape=True,
+        # A misspelt name in the template fails, in place of a gap that nobody sees.
         undefined=jinja2.StrictUndefined,
+        # Jinja escapes markup alone. `visible` also escapes characters that would turn or hide the text of a
+        # name.
         finalize=lambda value: value if isinstance(value, Markup) else visible(value),
         trim_blocks=True,
         lstrip_blocks=True,
@@ -177,6 +181,7 @@ def _style_sheet(names: RowNames) -> str:
     """Return the page's style sheet, with a colour for each row in light and dark."""
     colors = []
     for number, style in enumerate(names.styles.values()):
+        # By number and not by name: a name of somebody else's must not become a part of the style sheet.
         colors.append(f"--s{number}:light-dark({style.on_white},{style.on_dark})")
     return f":root{{{';'.join(colors)}}}\n" + _file_text("page.css")
 
@@ -256,6 +261,8 @@ def _page_charts(chart: Chart) -> list[PageChart]:
         return []
     charts = []
     for panel in chart.panels:
+        # As charts of their own and not as facets, since only a single panel follows the width of its
+        # container.
         layers = chart.layers.transform_filter(alt.datum.panel == panel)
         charts.append(_page_chart(f"{chart.title}: {panel}", chart, layers))
     return charts

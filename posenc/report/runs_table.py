@@ -67,6 +67,7 @@ def run_table(runs: Sequence[ListedRun], now: float, names: Sequence[str] = ()) 
 
     Raises UserError for a name that is neither a column nor a setting of any run.
     """
+    # Named columns are never dropped: a user who asks for a column wants it, however narrow the screen is.
     if names:
         return Table(tuple(_named_column(name, runs, now) for name in names))
     columns = []
@@ -94,6 +95,7 @@ def _named_column(name: str, runs: Sequence[ListedRun], now: float) -> TableColu
     values = [value_of_key(listed.run, name) for listed in runs]
     if all(value is None for value in values):
         allowed = f"{', '.join(columns)}, or a setting: train.lr"
+        # Suggested by hand, since the settings of all runs would make a list that fills the screen.
         close = nearest(name, list(columns))
         hint = "" if close is None else f"did you mean: {close}"
         raise UserError("--columns", visible(name), "no such column", allowed=allowed, hint=hint)
@@ -192,6 +194,7 @@ def _progress(run: RunSummary, now: float) -> list[str]:
         parts.append(f"training loss {run.training_loss:.3f}")
     if run.seconds_left:
         parts.append(f"about {clock(run.seconds_left)} of training left")
+    # A process may hang, or its machine may be gone, and only the silence tells it from one that trains.
     if run.status == RUNNING and run.written is not None and now - run.written > SILENT:
         parts.append(f"nothing written for {age(now - run.written)}")
     return parts

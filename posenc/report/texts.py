@@ -30,6 +30,7 @@ def cut(text: str, longest: int = LONGEST_NAME) -> str:
     if cell_len(text) <= longest:
         return text
     half = (longest - 2) // 2
+    # The middle goes: names of runs and rows begin with the encoding and end with what tells them apart.
     end = text[len(text) - (longest - 2 - half) :]
     return f"{text[:half]}..{end}"
 
@@ -92,6 +93,7 @@ def share_with_interval(cell: RecallCell) -> str:
     """Return a recall in per cent with its interval: `62±4`, or `71 [3, 100]` where that is lopsided."""
     low, high = (round(100 * end) for end in cell.ci95)
     percent = round(100 * cell.accuracy)
+    # 71±48 once stood for [3, 100]: an interval that is cut at 100 has no single half width.
     if abs((high - percent) - (percent - low)) > LOPSIDED:
         return f"{percent} [{low}, {high}]"
     return f"{percent}±{round((high - low) / 2)}"

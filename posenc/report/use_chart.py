@@ -64,6 +64,7 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
     points: list[UsePoint] = []
     multiples = set()
     for panel in panels:
+        # Harm and use of different windows would be a point that no model has.
         multiple = _longest_shared_window(panel.comparison)
         if multiple is None:
             continue
@@ -238,6 +239,8 @@ def _names(
     def y_of(percent: float) -> float:
         return panel.bottom * (1 - percent / 100)
 
+    # All that is drawn already counts: rules, ticks and intervals, so that names stand where the paper is
+    # empty.
     lines = [vertical_rule(x_of(0), panel.top, panel.bottom)]
     lines += [horizontal_rule(y_of(tick), panel.left, panel.right) for tick in TICKS]
     for point in points:
@@ -251,6 +254,7 @@ def _names(
         for point, box in zip(points, boxes, strict=True)
     ]
     texts = alt.Chart(data_of(names)).encode(
+        # In points on the panel and not in data, since the places were sought there.
         x=alt.X("left:Q", scale=None), y=alt.Y("middle:Q", scale=None), text="row:N"
     )
     # The halo is a text of its own, because the stroke of a text covers part of its letters.

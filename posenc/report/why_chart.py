@@ -114,6 +114,7 @@ def _points(panel: Panel, names: RowNames, is_named: bool) -> list[WhyPoint]:
             name = names.name(row)
             for cell in dispersion.cells:
                 value = quantity.value(dispersion, cell)
+                # A variance of 0 has no ratio. JSON has no infinity.
                 if value is None or not math.isfinite(value):
                     continue
                 window = f"{length_text(cell.multiple)} = {cell.window} tokens"

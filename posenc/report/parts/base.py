@@ -77,5 +77,6 @@ class ReportPart:
 
 def with_interval(name: str, value: float | None, interval: Interval | None) -> CsvFields:
     """Return a number with the ends of its interval, as fields of CSV."""
+    # Both fields are there without an interval, too, so that each line of CSV has them.
     low, high = interval or (None, None)
     return {name: value, f"{name}_low": low, f"{name}_high": high}

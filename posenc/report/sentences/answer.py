@@ -36,6 +36,7 @@ def answer(comparison: Comparison) -> str:
         return recall_answer(comparison) or "Recall was not measured past T."
     if is_exact(comparison):
         return exact_answer(comparison)
+    # Before the baseline: curves have no ranks, so that a baseline has nothing to be compared with.
     if any(row.curve for row in rows):
         return _break_answer(rows)
     if comparison.header.baseline is not None:
@@ -96,6 +97,7 @@ def _row_answer(row: Row, metric: str) -> str:
     if last is not first:
         clauses.append(f"{_short_change(last, metric)} at {length_text(last.multiple)}")
     sentence = f"{_outcome(last)} at {length_text(last.multiple)}: {', '.join(clauses)}"
+    # The reason is a part of the verdict's word, as JSON has it (statistics/verdicts.py).
     needs = re.search(r"\(needs (.*)\)", last.verdict or "")
     if needs:
         sentence += f"; {needs[1]} would help"
@@ -158,6 +160,7 @@ def _unresolved_answer(comparison: Comparison, indices: Sequence[int]) -> str:
         if not unresolved:
             continue
         lengths_of_names.setdefault(names_text(unresolved), []).append(length_name(comparison, index))
+        # The best row counts as well: it may be the one with too few seeds.
         for row in [*_rows_of_rank(comparison.rows, index, "best"), *unresolved]:
             cell = row.cells[index]
             rivals.append(Rival.of_losses(row, cell, cell.versus_best))
@@ -185,6 +188,8 @@ def _verdict_answer(comparison: Comparison, last: int) -> str:
     if multiple <= 1:
         return ""
     trained = [row for row in comparison.rows if not row.undertrained]
+    # One seed of each encoding ranks what five do not (docs/reading-the-numbers.md), so that such rows are
+    # not counted beside rows of three seeds.
     counted = [row for row in trained if row.cells[last].seeds >= ENOUGH_SEEDS] or trained
     rows_and_words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
     start = f"At {length_text(multiple)}"

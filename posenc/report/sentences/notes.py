@@ -26,6 +26,7 @@ def sample_line(comparison: Comparison) -> str:
     count = span_text(header.documents)
     line = f"{count} {kind}" if count == "1" else f"{count} {kind}s"
     cells = all_cells(comparison)
+    # A reader takes a narrow interval for a sure result. That of one seed holds for this model alone.
     if {cell.seeds for cell in cells if cell.seeds} == {1}:
         has_interval = any(cell.change_ci95 for cell in cells)
         covers = f"the CI covers {noun}s, not training randomness" if has_interval else "no 95% CI"
@@ -45,6 +46,8 @@ def unit_note(comparison: Comparison) -> str:
     if any(row.curve for row in comparison.rows):
         return f"loss in {unit} at position T, then the rise over the mean from T/2 to T"
     quantity = "perplexity" if header.metric == "ppl" else f"loss in {unit}"
+    # A probe of random tokens has a loss that only its chance level makes readable: `induction` was above it
+    # for every model of this size (docs/log.md, 2026-11-21).
     chance = re.search(r"\(chance.*", header.unit)
     if chance and header.metric != "ppl":
         quantity += f" {chance[0]}"

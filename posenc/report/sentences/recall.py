@@ -65,6 +65,7 @@ def _recall_ranks(rows: Sequence[Row], length: str) -> str:
         number += f"; tied: {names_text(tied, 'others')}"
     sentence = f"Highest recall at {length}: {row_label(best_row)} ({number})."
     highest_row, highest = learned[0]
+    # Without these words the sentence would contradict the column, in which a reader sees the higher number.
     if highest.accuracy > best.accuracy:
         not_ranked = f"{row_label(highest_row)} has {percent_text(highest)} and is not ranked"
         sentence = f"Highest ranked recall at {length}: {row_label(best_row)} ({number}); {not_ranked}."

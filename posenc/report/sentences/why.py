@@ -33,6 +33,7 @@ def why_notes(comparison: Comparison) -> list[str]:
         rows = [row for row in collapsed if reason in (_reasons(row) or ())]
         if rows:
             clauses.append(f"{words}: {names_text(rows)}")
+    # They are named, since the reader of the other clauses would take them for the reasons of all rows.
     unexplained = [row for row in collapsed if not _reasons(row)]
     if unexplained:
         clauses.append(f"none of the three reasons: {names_text(unexplained)}")
