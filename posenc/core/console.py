@@ -76,7 +76,8 @@ def duration(seconds: float) -> str:
 def bytes_text(size: float, of: float | None = None) -> str:
     """Return `12 MB`, or `12/340 MB` of a size that is known: both in one unit, with one digit below 100."""
     largest = size if of is None else max(size, of)
-    unit, unit_bytes = next((unit for unit in BYTE_UNITS if largest >= unit[1]), BYTE_UNITS[-1])
+    units_that_fit = [(unit, unit_bytes) for unit, unit_bytes in BYTE_UNITS if largest >= unit_bytes]
+    unit, unit_bytes = units_that_fit[0] if units_that_fit else BYTE_UNITS[-1]
     digits = 0 if largest >= 100 * unit_bytes else 1
     done = f"{size / unit_bytes:.{digits}f}"
     if of is None:

@@ -125,7 +125,8 @@ def _row_chart(panels: Sequence[Panel], width: float) -> alt.HConcatChart:
     charts = []
     for panel, lines in zip(panels, sentences, strict=True):
         # as many lines in each panel of the row, so that their titles are at one height
-        padded = [*lines, *[" "] * (most_lines - len(lines))]
+        blank_lines = [" "] * (most_lines - len(lines))
+        padded = [*lines, *blank_lines]
         charts.append(_panel_chart(panel, padded, width))
     return alt.hconcat(*charts, spacing=24)
 
@@ -274,14 +275,15 @@ def _y_title(panel: Curves) -> str | list[str]:
 def _colors(panel: Curves, compared: Sequence[str], references: Sequence[str]) -> alt.Scale:
     """Return the colours of lines: of a scale if they have an order; grey for references."""
     labels = [*compared, *references]
+    greys = [GREY] * len(references)
     if panel.is_ordered and not references:
         return alt.Scale(domain=labels, scheme=VIRIDIS)
     if panel.is_ordered:  # a scheme has no grey for the references
         steps = np.linspace(0, len(VIRIDIS_COLORS) - 1, len(compared)).round().astype(int)
         ordered = [VIRIDIS_COLORS[step] for step in steps]
-        return alt.Scale(domain=labels, range=[*ordered, *[GREY] * len(references)])
+        return alt.Scale(domain=labels, range=[*ordered, *greys])
     colors = [ON_WHITE[number % len(ON_WHITE)] for number in range(len(compared))]
-    return alt.Scale(domain=labels, range=[*colors, *[GREY] * len(references)])
+    return alt.Scale(domain=labels, range=[*colors, *greys])
 
 
 def _dashes(labels: Sequence[str]) -> alt.Scale:

@@ -51,8 +51,8 @@ def versus_text(metric: str, versus: Versus | None) -> str:
         return "-"
     parts = [printed_change(versus.difference, metric)]
     if versus.ci95 is not None:
-        low, high = (printed_change(end, metric) for end in versus.ci95)
-        parts.append(f"[{low}, {high}]")
+        low, high = versus.ci95
+        parts.append(f"[{printed_change(low, metric)}, {printed_change(high, metric)}]")
     if versus.p is not None:
         parts.append("p<0.001" if versus.p < 0.001 else f"p={versus.p:.3f}")
     # The usual method is not named. The others say that the interval knows less, or more, than the seeds of

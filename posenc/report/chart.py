@@ -168,8 +168,7 @@ class RowChannels:
         self._look = look
         styles = [names.styles[row] for row in rows]
         colors = [look.row_color(names.number(row), names.styles[row]) for row in rows]
-        # A line is two points wide, and [1, 0] is solid.
-        dashes = [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles]
+        dashes = [_dashes_of(style) for style in styles]
         markers = [MARKERS[style.marker] for style in styles]
         # The legend shows markers or, of a chart without any, lines with their dashes. Vega-Lite puts
         # channels of the same domain into one legend, also one that has none: an empty row keeps it out.
@@ -226,6 +225,12 @@ class RowChannels:
     def pointable(self, points: alt.Chart) -> alt.Chart:
         """Let a reader of the page point at the nearest point."""
         return points.add_params(self._pointed) if self._look.is_interactive else points
+
+
+def _dashes_of(style: Style) -> list[float]:
+    """Return the dashes of a row as Vega takes them: on and off, in points."""
+    # A line is two points wide, and [1, 0] is solid.
+    return [round(2 * part, 1) for part in style.dash] or [1, 0]
 
 
 def change_scale(low: float, high: float, fine: float) -> alt.Scale:

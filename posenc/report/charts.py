@@ -121,11 +121,13 @@ def _size_of(svg: str) -> Size:
 
 def _in_inches(size: Size) -> str:
     """Return a size as `--size` takes it, rounded up."""
+    return f"{_inches_up(size.width):g}x{_inches_up(size.height):g}"
+
+
+def _inches_up(points: float) -> float:
+    """Return a length in inches, rounded up to a hundredth."""
     # Without the small number, 5.5 inches that come out as 5.5000001 would be rounded up to 5.51.
-    width, height = (
-        math.ceil(side / POINTS_OF_INCH * 100 - 1e-6) / 100 for side in (size.width, size.height)
-    )
-    return f"{width:g}x{height:g}"
+    return math.ceil(points / POINTS_OF_INCH * 100 - 1e-6) / 100
 
 
 def _layout(

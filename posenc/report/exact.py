@@ -129,6 +129,7 @@ def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
         rank = index if may_be_dropped else None
         columns.append(text_column(f"@{length_text(multiple)}", texts, drop_rank=rank))
     if full:
+        # Right tokens are in --full alone: a share of 90% of right tokens may be not one right answer.
         columns += _token_columns(comparison, "tokens", lambda cell: cell.tokens)
         if any(_has_generated(row) for row in rows):
             columns += _token_columns(comparison, "own tokens", lambda cell: cell.generated_tokens)
@@ -182,6 +183,7 @@ def spread_text(spread: Spread) -> str:
     text = percent(spread.median)
     # The range of many seeds is that of its two oddest ones. Quartiles say where half of them are.
     low, high = spread.quartiles or (spread.low, spread.high)
+    # By the printed digits: `45 [45, 45]` would look like a measured agreement.
     if percent(low) == percent(high):
         return text
     return f"{text} [{percent(low)}, {percent(high)}]"

@@ -17,6 +17,7 @@ BEYOND: Term = ("beyond=", "what an encoding does past T, where it must choose")
 def terms_of_tables() -> list[Term]:
     """Return every term of the tables with its meaning."""
     terms = [LENGTHS]
+    # The terms stand at their columns (parts/), so that a new column cannot be without its meaning.
     for cell_column in cell_columns():
         terms += cell_column.terms
     for row_column in row_columns():

@@ -124,11 +124,12 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
     # from a style sheet.
     library = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
     scripts = [library, _file_text("page.js")]
+    script_hashes = " ".join(_hash(script) for script in scripts)
     # Comparisons of several protocols share their runs, and the page lists each run once.
     runs = {str(run.path): run for comparison in comparisons for run in comparison.runs}
     return _rendered(
         heading=f"{_count_of_encodings(comparisons)}: trained short, tested long",
-        policy=POLICY.format(scripts=" ".join(_hash(script) for script in scripts), styles=_hash(style)),
+        policy=POLICY.format(scripts=script_hashes, styles=_hash(style)),
         style=style,
         scripts=scripts,
         specs=[page_chart.specification for section in sections for page_chart in section.charts],

@@ -62,6 +62,7 @@ def place_names(points: Sequence[NamedPoint], lines: Sequence[Box], panel: Box) 
     It is greedy, in the order of the points: each name takes the cheapest box. A box costs what it covers of
     points, lines and earlier names, its part outside of the panel, and its vertical distance from the point.
     """
+    # A name across the border would be read as a part of the axis.
     borders = [
         vertical_rule(panel.left, panel.top, panel.bottom),
         vertical_rule(panel.right, panel.top, panel.bottom),

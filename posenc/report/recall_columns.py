@@ -55,6 +55,7 @@ def recall_columns_of(
 def _learning_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
     """Return how many seeds learned to recall; no column where every row has a single seed."""
     if not has_several_recall_seeds(comparison):
+        # One seed either learned or did not, which the brackets around its recall already say.
         return []
     texts = [_learning_cell(row, kind) for row in comparison.rows]
     return [text_column("learned", texts)]

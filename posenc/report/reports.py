@@ -354,7 +354,8 @@ def _verdict_column(
 
 def _usual_seeds(rows: Sequence[Row]) -> int:
     """Return how many seeds most rows have; of numbers that are as frequent the smallest."""
-    rows_with = Counter(max((cell.seeds for cell in row.cells), default=0) for row in rows)
+    seeds_of_rows = [max((cell.seeds for cell in row.cells), default=0) for row in rows]
+    rows_with = Counter(seeds_of_rows)
     return min(rows_with, key=lambda seeds: (-rows_with[seeds], seeds))
 
 

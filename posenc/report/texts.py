@@ -107,6 +107,7 @@ def learning_text(learning: Learning) -> str:
 def names_text(rows: Iterable[Row], many: str = "rows") -> str:
     """Return `alibi, fire and rope`, or `5 rows` where they are more than a sentence can name."""
     names = [row_label(row) for row in rows]
+    # A sentence with more names is a list, and the table below it already is one.
     if len(names) > MOST_NAMED:
         return f"{len(names)} {many}"
     if len(names) == 1:

@@ -255,7 +255,9 @@ def _names(
     ]
     texts = alt.Chart(data_of(names)).encode(
         # In points on the panel and not in data, since the places were sought there.
-        x=alt.X("left:Q", scale=None), y=alt.Y("middle:Q", scale=None), text="row:N"
+        x=alt.X("left:Q", scale=None),
+        y=alt.Y("middle:Q", scale=None),
+        text="row:N",
     )
     # The halo is a text of its own, because the stroke of a text covers part of its letters.
     halo = texts.mark_text(

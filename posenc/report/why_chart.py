@@ -72,6 +72,7 @@ def why_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
         return None
     rows = list(dict.fromkeys(point.row for point in points))
     channels = RowChannels(rows, names, look)
+    # Ticks at the windows that were measured. There are few, and a reader asks for them by their multiples.
     multiples = sorted({point.x for point in points})
     x = alt.X(
         "x:Q",
@@ -98,6 +99,7 @@ def why_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
         rows=rows,
         caption=f"{source_sentence(panels)} {CAPTION}",
         height=HEIGHT,
+        # Nats, shares and ratios have nothing in common that an axis could show.
         has_own_scales=True,
     )
 

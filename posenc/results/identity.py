@@ -315,7 +315,11 @@ def _model_texts(members: Sequence[Member]) -> list[str]:
     # Sizes of two named models differ in nearly every key, and the name stands for all of them.
     if not keys or "name" in keys:
         return [model.get("name", UNKNOWN) for model in models]
-    return [" ".join(f"{key}={model.get(key)}" for key in keys) for model in models]
+    texts = []
+    for model in models:
+        sizes = [f"{key}={model.get(key)}" for key in keys]
+        texts.append(" ".join(sizes))
+    return texts
 
 
 def _target_texts(members: Sequence[Member]) -> list[str]:

@@ -12,7 +12,14 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.results.beside.recall import RECALL, did_not_learn_to_recall
-from posenc.results.comparison import CompareRequest, Comparison, Header, compare_runs, protocols_of
+from posenc.results.comparison import (
+    CompareRequest,
+    Comparison,
+    Header,
+    Row,
+    compare_runs,
+    protocols_of,
+)
 from posenc.results.plain import plain
 from posenc.results.records import HEADLINE, INFLATED
 from posenc.results.runs import Run
@@ -181,19 +188,27 @@ def _our_numbers(comparison: Comparison) -> dict[tuple[str, float], _OurNumber]:
     """Return our numbers by label and multiple of T. For recall they are those at the farthest distance."""
     numbers: dict[tuple[str, float], _OurNumber] = {}
     for row in comparison.rows:
-        recall = RECALL.of(row)
-        if comparison.header.protocol != RECALL.protocol:
-            for cell in row.cells:
-                number = _OurNumber(cell.mean, cell.change, cell.change_spread)
-                numbers[row.label, cell.multiple] = number
-        elif recall is not None and recall.within is not None:
-            for recall_cell in recall.cells:
-                if recall_cell is not None:
-                    # A row that did not learn has nothing to lose, so its change would say nothing.
-                    # `learned` is None where it was not measured: such a row may have learned.
-                    may_have_learned = recall.learned is not False
-                    change = recall_cell.accuracy - recall.within.accuracy if may_have_learned else None
-                    numbers[row.label, recall_cell.multiple] = _OurNumber(recall_cell.accuracy, change)
+        if comparison.header.protocol == RECALL.protocol:
+            numbers |= _recall_numbers(row)
+            continue
+        for cell in row.cells:
+            numbers[row.label, cell.multiple] = _OurNumber(cell.mean, cell.change, cell.change_spread)
+    return numbers
+
+
+def _recall_numbers(row: Row) -> dict[tuple[str, float], _OurNumber]:
+    """Return a row's recall by its label and the multiple of T; empty without recall within T."""
+    recall = RECALL.of(row)
+    if recall is None or recall.within is None:
+        return {}
+    # A row that did not learn has nothing to lose, so its change would say nothing. `learned` is None where
+    # it was not measured: such a row may have learned.
+    may_have_learned = recall.learned is not False
+    numbers: dict[tuple[str, float], _OurNumber] = {}
+    for cell in recall.cells:
+        if cell is not None:
+            change = cell.accuracy - recall.within.accuracy if may_have_learned else None
+            numbers[row.label, cell.multiple] = _OurNumber(cell.accuracy, change)
     return numbers
 
 

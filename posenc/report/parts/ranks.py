@@ -38,6 +38,8 @@ def _rank_text(versus: Versus | None) -> str:
 
 def _change_versus(comparison: Comparison, cell: Cell) -> Versus | None:
     """Return the change of a cell against the lowest one; None in a table of differences to a baseline."""
+    # Two ranks of one cell against two rows would be read as one. With a baseline the table answers for that
+    # alone.
     return cell.change_versus_best if comparison.header.baseline is None else None
 
 

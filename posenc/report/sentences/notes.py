@@ -56,6 +56,8 @@ def unit_note(comparison: Comparison) -> str:
 
 def beyond_notes(comparison: Comparison) -> list[str]:
     """Return the policies past T, for a table that has no room for them."""
+    # By policy and not by row: several encodings mostly share one, and a line for each row would fill the
+    # screen.
     rows_of: dict[str, list[str]] = {}
     for row in comparison.rows:
         if row.beyond:

@@ -43,6 +43,8 @@ def recall_answer(comparison: Comparison) -> str:
 
 
 def _recall_ranks(rows: Sequence[Row], length: str) -> str:
+    # A row that did not learn the task is not named among the highest, whatever it finds: guessing finds
+    # something, too.
     learned: list[tuple[Row, RecallCell]] = []
     for row in rows:
         recall = RECALL.of(row)
@@ -111,6 +113,7 @@ def recall_line(comparison: Comparison) -> str:
     if not recall.learned:
         return f"recall: did not learn, {within} (below {columns.level:g}%)"
     if recall.learning is not None and recall.learning.seeds > 1:
+        # The mean is of these seeds alone, so that the sentence must not let it stand for all.
         within = f"{learning_text(recall.learning)} seeds learned; these find {within}"
     parts = [within]
     for multiple, cell in zip(columns.multiples, recall.beyond, strict=True):
@@ -129,6 +132,7 @@ def recall_note(comparison: Comparison, with_interval: bool) -> str:
     if has_several_recall_seeds(comparison):
         seeds = f"learned: seeds that find {columns.level:g}% of the {noun} within T"
         note = f"{seeds}; recall@: % that these find within T, then the farthest"
+    # Without the level of a guess, 6% of sixteen values looks like a little memory.
     if columns.guess is not None:
         note += f" (a guess: {columns.guess:.0f}%)"
     if any(did_not_learn_to_recall(row) for row in comparison.rows):

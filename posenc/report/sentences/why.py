@@ -69,7 +69,8 @@ def _evidence(dispersion: RowDispersion, reason: Reason) -> str:
         assert dispersion.far_share is not None
         return f"T tokens alone, placed that far, lose {100 * dispersion.far_share:.0f}% as much"
     if reason == "spread":
-        near_keys, far_keys = (f"{math.exp(cell.mean_entropy):.3g}" for cell in (at_t, longest))
+        near_keys = f"{math.exp(at_t.mean_entropy):.3g}"
+        far_keys = f"{math.exp(longest.mean_entropy):.3g}"
         keys = f"like {near_keys} equal keys at T and {far_keys} at {length}"
         return f"{keys}, outputs vary {dispersion.variance_ratio:.2g} times as much"
     layer = at_t.sink_layer
