@@ -214,6 +214,7 @@ def _edges(centres: Numbers) -> list[float]:
     """Return the edges of squares around ascending centres, one more than there are centres."""
     if len(centres) == 1:
         return [float(centres[0]) - 0.5, float(centres[0]) + 0.5]
+    # Edges lie halfway between centres, since drawn positions are not quite evenly spaced.
     middles = (centres[1:] + centres[:-1]) / 2
     first = centres[0] - (middles[0] - centres[0])
     last = centres[-1] + (centres[-1] - middles[-1])
@@ -222,12 +223,15 @@ def _edges(centres: Numbers) -> list[float]:
 
 def _position_marks(panel: Heat, width: float) -> list[alt.Chart]:
     """Return dashed lines at marked positions, with their names at the right."""
+    # A mark past the last position would stretch the axis, and leave the map a part of its panel.
     visible = {name: place for name, place in panel.marks.items() if place <= panel.positions[-1]}
     return _horizontal_marks(visible, width)
 
 
 def _lines(panel: Curves) -> alt.Chart:
     """Return the lines of a panel; a line that the others are compared with is grey."""
+    # A weight of zero has no place on a logarithmic axis, and one of 1e-30 would stretch it until no curve
+    # has a shape.
     smallest = -np.inf
     if panel.y_scale == "log":
         smallest = SMALLEST_SHARE * max(line.y.max() for line in panel.lines)
@@ -258,6 +262,7 @@ def _scale(kind: Literal["linear", "symlog", "log"]) -> alt.Scale:
 
 
 def _x_axis(panel: Curves) -> alt.Axis:
+    # Vega places the ticks of a symlog scale as on a linear one, so that near distances would have none.
     if panel.x_scale == "linear":
         return alt.Axis()
     end = max(line.x.max() for line in panel.lines)

@@ -58,6 +58,7 @@ def behaviour_on_text(context: EvalContext, blocks: Blocks, longest: int) -> Beh
     Raises NotApplicableError, OutOfMemoryError.
     """
     length = context.context_length
+    # Fewer windows of longer texts, so that a picture takes about as long at every length.
     count = min(len(blocks.ends), max(FEWEST_WINDOWS, MOST_TOKENS // longest))
     chosen = spread(len(blocks.ends), count)
     # Windows of every length end at the same tokens, as in `fixed-target`, so that only the text before them
@@ -78,6 +79,7 @@ def _lengths(length: int, longest: int, shortest: int) -> list[int]:
     while multiple * length < longest:
         windows.add(multiple * length)
         multiple *= 2
+    # A window must hold the queries that are measured at its end.
     return sorted(window for window in windows if shortest <= window <= max(length, longest))
 
 

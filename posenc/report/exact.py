@@ -125,6 +125,7 @@ def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
     ]
     for index, multiple in enumerate(_columns_of(comparison).multiples):
         texts = [_whole_text(row, index) for row in rows]
+        # Windows below T say only whether the task was learned, which has a column already.
         may_be_dropped = multiple < 1 and not full  # where the table is too wide
         rank = index if may_be_dropped else None
         columns.append(text_column(f"@{length_text(multiple)}", texts, drop_rank=rank))

@@ -55,6 +55,7 @@ def check_font(family: str) -> str:
     """Return the name of an installed family of fonts. Raises UserError."""
     from posenc.report.vega import has_font
 
+    # A font that is missing leaves the whole figure without text, and without an error.
     if not has_font(family):
         hint = "fc-list : family  lists the installed ones; serif, sans-serif and monospace always work"
         raise UserError("--font", family, "there is no such font on this machine", hint=hint)

@@ -44,6 +44,8 @@ POLICY = (
     "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
+# Words of ranks have the colours of verdicts: `below` is as good as `better`, and a reader learns five
+# colours.
 WORD_CLASSES = {  # style classes of the words in cells
     "better": "better",
     "same": "same",

@@ -88,6 +88,7 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
 
 def _is_one_measured_row(comparison: Comparison) -> bool:
     """Tell whether the only row has losses, which are not differences to a baseline."""
+    # With a baseline the only row has differences, and their words are not those of a single run.
     has_one_row = len(comparison.rows) == 1 and len(comparison.columns) > 0
     return has_one_row and comparison.header.baseline is None and not is_recall_only(comparison)
 
@@ -319,6 +320,7 @@ def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableCol
 
 def _has_room_for_policies(comparison: Comparison, kind: TableKind) -> bool:
     """Tell whether a table names policies past T beside the verdicts. Otherwise `beyond_notes` do."""
+    # In a paper the policies stand in the caption, where they are sentences.
     if kind is TableKind.PAPER:
         return False
     # The columns of recall take the width that the policies would need.

@@ -137,6 +137,8 @@ def _columns(runs: Sequence[ListedRun], now: float) -> tuple[RunColumn, ...]:
         RunColumn(name="age", text=age_text, drop_rank=0),
         RunColumn(name="loss", head="at T", text=_loss_at_t_text),
         RunColumn(name="longest", text=_longest_text, drop_rank=6),
+        # The name is last, since it is the longest text. It has no rank, since it is what the other commands
+        # take.
         RunColumn(name="run", text=lambda run: Path(run.path).name, is_words=True),
     )
 

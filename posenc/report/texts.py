@@ -83,6 +83,7 @@ def percent_interval(interval: Interval) -> str:
 
 def share_text(share: float) -> str:
     """Return a share as `37%`, a small one as `0.4%` or `<0.1%`."""
+    # Whole per cent say enough of most shares. A small one would be 0%, which means nothing at all.
     percent = 100 * share
     if 0 < percent < 0.1:
         return "<0.1%"

@@ -230,6 +230,7 @@ def _names(
     points: Sequence[UsePoint], domain: tuple[float, float], panel: Box, channels: RowChannels, look: Look
 ) -> alt.LayerChart:
     """Return the names of the points, each where it covers the least, on a halo of the background."""
+    # The places are computed here, since Vega tells nobody where it will draw a point.
     start = _symlog(domain[0])
     scale = panel.right / (_symlog(domain[1]) - start)  # points on paper for each unit of the bent axis
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # they import altair, which takes half a second
     from posenc.report.looks import Look
 
 CsvFields = dict[str, Any]
+# Plain dictionaries, since each part adds fields of its own, which no single type could list.
 Line = dict[str, Any]  # of CSV
 Term = tuple[str, str]  # a word and what it means, for --explain
 

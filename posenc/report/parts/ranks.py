@@ -28,6 +28,7 @@ def _versus_column_text(comparison: Comparison, row: Row, cell: Cell) -> str:
 
 def _versus_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     metric = comparison.header.metric
+    # Both, also with a baseline: a file is read long after the command, and by other questions.
     best = _versus_fields("versus_best", metric, cell.versus_best)
     return best | _versus_fields("versus_baseline", metric, cell.versus_baseline)
 

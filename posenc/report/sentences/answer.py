@@ -61,6 +61,8 @@ def _break_answer(rows: Sequence[Row]) -> str:
         text = breaks_text(row.curve)
         if len(rows) == 1 and text not in VERBS:
             return f"Past T {row_label(row)} breaks at {text}."
+        # A position has no verb of its own. In a sentence about several rows it would make one clause for
+        # each.
         rows_and_words.append((row, text if text in VERBS else "breaks"))
     return rows_by_word("Past T", rows_and_words)
 
@@ -86,6 +88,8 @@ def _baseline_answer(comparison: Comparison, last: int) -> str:
 
 def _row_answer(row: Row, metric: str) -> str:
     """Return `Collapses at 8x: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
+    # Nothing else is said of such a row: a model that has learned little loses little past T
+    # (docs/reading-the-numbers.md, 3).
     if row.undertrained:
         return "Undertrained: at T not below a byte trigram, so changes past T say little."
     past = [cell for cell in row.cells if cell.multiple > 1 and cell.change is not None]

@@ -29,6 +29,7 @@ IN_FACTS = {
 def facts_of(comparison: Comparison) -> list[str]:
     """Return the facts above a table: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
     header = comparison.header
+    # A single row is what the table is about, so that its name comes first in place of a count.
     if len(comparison.rows) == 1:
         rows = [row_label(comparison.rows[0]), *_settings(comparison), _seeds(comparison)]
     else:

@@ -28,6 +28,7 @@ def sample_line(comparison: Comparison) -> str:
     cells = all_cells(comparison)
     # A reader takes a narrow interval for a sure result. That of one seed holds for this model alone.
     if {cell.seeds for cell in cells if cell.seeds} == {1}:
+        # With few documents there is no interval at all, and the note must not speak of what it covers.
         has_interval = any(cell.change_ci95 for cell in cells)
         covers = f"the CI covers {noun}s, not training randomness" if has_interval else "no 95% CI"
         return f"{line}; 1 seed: {covers}"
@@ -107,6 +108,7 @@ def also_measured_note(header: Header) -> str:
     """Return the other protocols of the runs; empty without any."""
     # Recall is left out: it has columns beside the losses, so the reader need not ask for its table.
     other_protocols = [name for name in header.also_measured if name not in (HEADLINE, RECALL.protocol)]
+    # In the other tables the user has already chosen a protocol, and knows of the option.
     if not other_protocols or header.protocol != HEADLINE:
         return ""
     return f"also measured: {', '.join(other_protocols)} (posenc compare --protocol all)"

@@ -17,6 +17,8 @@ from posenc.results.beside.recall import (
 )
 from posenc.results.comparison import Comparison, Row
 
+# That draw found 25% with a model of which others found 12, 14 and 15% (docs/reading-the-numbers.md), so it
+# is named.
 FIXED_DRAW = "runs of before 0.2 share one fixed draw of windows"
 
 
