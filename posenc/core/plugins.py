@@ -50,8 +50,7 @@ def plugin_module(plugin: str) -> ModuleType:
         hint = "" if is_named_by_file else f"plugins=[{plugin}]: a module in this folder or on PYTHONPATH"
         raise UserError("plugins", plugin, problem, hint=hint) from error
     _refuse_changed(plugin, module)
-    # The latest goes to the end: of two imports of a changed file, the one that was asked for last counts
-    # (data/tasks).
+    # The latest goes to the end: of two imports of a changed file, the later one counts (data/tasks).
     if module.__name__ in _asked_for:
         _asked_for.remove(module.__name__)
     _asked_for.append(module.__name__)

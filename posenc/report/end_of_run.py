@@ -36,7 +36,7 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     reports = [short_report(comparison) for comparison in comparisons]
     # What follows belongs to all tables, so it stands below the last one.
     for protocol in protocols[1:]:
-        # The other protocols have columns beside the losses, or a table of losses that --protocol all shows.
+        # The other protocols have columns in the table of losses, or a table that --protocol all shows.
         if protocol in protocols_with_tables():
             tables = _tables_of_protocol(runs, protocol)
             reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *tables])

@@ -182,7 +182,7 @@ def _has_generated(row: Row) -> bool:
 def spread_text(spread: Spread) -> str:
     """Return `45 [12, 80]` in per cent; the number alone where all seeds agree."""
     text = percent(spread.median)
-    # The range of many seeds is that of its two oddest ones. Quartiles say where half of them are.
+    # The range of many seeds is that of the two oddest. Quartiles say where half of them are.
     low, high = spread.quartiles or (spread.low, spread.high)
     # By the printed digits: `45 [45, 45]` would look like a measured agreement.
     if percent(low) == percent(high):

@@ -115,7 +115,7 @@ def _points(panel: Panel, names: RowNames) -> list[ExactPoint]:
 
 
 def _squares(panel: Panel, names: RowNames) -> list[Square]:
-    # The corpus of a task has its name.
+    # The corpus of a run of tasks has the name of its task.
     task = panel.comparison.header.corpus or panel.title
     squares = []
     for row in panel.comparison.rows:

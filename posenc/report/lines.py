@@ -53,7 +53,7 @@ class LineHead:
         return cls(
             protocol=comparison.header.protocol,
             # With what tells the tables apart: two tables may have a row of one label, and a pivot by this
-            # column would add them up.
+            # column would mix them.
             row=full_label(row.label, {**comparison.header.group, **row.mixed}),
             label=row.label,
             encoding=row.encoding,

@@ -184,7 +184,7 @@ def _style_sheet(names: RowNames) -> str:
     """Return the page's style sheet, with a colour for each row in light and dark."""
     colors = []
     for number, style in enumerate(names.styles.values()):
-        # By number and not by name: a name of somebody else's must not become a part of the style sheet.
+        # By number and not by name: the name of a row must not become a part of the style sheet.
         colors.append(f"--s{number}:light-dark({style.on_white},{style.on_dark})")
     return f":root{{{';'.join(colors)}}}\n" + _file_text("page.css")
 

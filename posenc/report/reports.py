@@ -133,7 +133,7 @@ def full_report(comparison: Comparison) -> Report:
         tables.append(exact_table(comparison, full=True))
     lengths_table = _lengths_table(comparison)
     has_numbers = len(lengths_table.columns) > lengths_table.n_keys
-    # The protocol `recall` has windows of its own, whose losses are no change against T.
+    # The protocol `recall` has windows of its own. Their losses are no change against T.
     if has_numbers and comparison.header.protocol != RECALL.protocol:
         tables.append(lengths_table)
     recall_columns = RECALL.columns(comparison)
@@ -255,8 +255,8 @@ def _lengths_of_table(comparison: Comparison, with_short_lengths: bool) -> list[
         return []
     column_indices = shown_columns(comparison)
     has_longer = any(comparison.columns[index].multiple > 1 for index in column_indices)
-    # Lengths below T only say whether the model uses its context at all. Without longer ones they are all
-    # there is.
+    # Lengths below T only say whether the model uses its context at all. Without longer lengths nothing else
+    # is left.
     if with_short_lengths or not has_longer:
         return column_indices
     return [index for index in column_indices if comparison.columns[index].multiple >= 1]

@@ -196,7 +196,8 @@ def _progress(run: RunSummary, now: float) -> list[str]:
         parts.append(f"training loss {run.training_loss:.3f}")
     if run.seconds_left:
         parts.append(f"about {clock(run.seconds_left)} of training left")
-    # A process may hang, or its machine may be gone, and only the silence tells it from one that trains.
+    # A process may hang, or its machine may be gone. Only the silence tells such a run from a run that
+    # trains.
     if run.status == RUNNING and run.written is not None and now - run.written > SILENT:
         parts.append(f"nothing written for {age(now - run.written)}")
     return parts

@@ -171,7 +171,7 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     rankable = represents_row and all(seed.measurement.sums for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
     cell_verdict = _verdict(pairs) if has_verdict else _Verdict()
-    # Both at once: a count of targets from one seed beside the documents of another one would describe
+    # Both at once: a count of targets from one seed with the documents of another seed would describe
     # neither.
     counts = shared_or_none((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
     targets, documents = counts or (None, None)

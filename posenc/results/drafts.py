@@ -133,7 +133,7 @@ def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -
     # The bins of a curve keep nats per token and no bytes, so that bits per byte cannot be made of them.
     if not has_curves or request.metric == "nats":
         return request.metric
-    # With all protocols a table in nats beside those in bits is of more use than an error.
+    # With all protocols a table in nats among tables in bits is of more use than an error.
     if request.protocol != ALL_PROTOCOLS:
         raise UserError("--metric", request.metric, f"{protocol} is in nats per token", allowed=["nats"])
     return "nats"

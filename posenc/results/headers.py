@@ -215,8 +215,7 @@ def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
     """Return the trigram's loss on the targets of the table; None if it was not measured."""
     values: set[float | None] = set()
     for member in members:
-        # A run may hold the trigram of several texts, and only that on the targets of this table belongs
-        # beside it.
+        # A run may hold the trigram of several texts. The table shows the one on its own targets.
         hashes = {measurement.target_set.targets_hash for measurement in member.measurements}
         for reference in measurements_of(member.run, REFERENCE_PROTOCOL):
             if reference.target_set.targets_hash in hashes:

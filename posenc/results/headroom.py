@@ -255,7 +255,7 @@ def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
     )
     if worth_interval is None:
         return replace(recovered, note=FEW_DOCUMENTS)
-    # A share of nearly nothing can be any number, so that there is none while the worth may be zero.
+    # A share of nearly nothing can be any number. So there is no share while the worth may be zero.
     if worth_interval[0] <= 0:
         return replace(recovered, note=NO_WORTH)
     # A ratio of means, and not the mean of ratios: seeds of the two models are not paired.

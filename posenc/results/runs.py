@@ -80,8 +80,8 @@ class Run:
             return FINISHED if self.facts is not None else UNKNOWN_STATE
         if state == RUNNING and is_dead(self.status):
             return DEAD
-        # A state of somebody else's file is printed in tables, so that it must be short and must not move the
-        # cursor.
+        # The file may be from somebody else, and its state is printed in tables. It must be short and must
+        # not move the cursor.
         return visible(state)[:40]
 
     @property

@@ -57,8 +57,6 @@ def curve_points(records: Iterable[Record], config: Mapping[str, Any]) -> list[C
         curves.setdefault(curve_name(record, config), []).append(record)
     points = []
     for name, curve in curves.items():
-        # The stride first: another stride scores other targets, so that its points would be counted as other
-        # targets anyway.
         same_stride = _with_most_frequent(curve, lambda record: record["stride"])
         comparable = _with_most_frequent(same_stride, lambda record: record["targets_hash"])
         points += [CurvePoint(name, record) for record in comparable]

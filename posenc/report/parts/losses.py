@@ -72,7 +72,7 @@ def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 
 def _verdict_text(comparison: Comparison, row: Row, cell: Cell) -> str:
     # An undertrained row loses little past T because it has learned little, so that `same` would flatter it.
-    # The CSV keeps the word, beside its column `undertrained`.
+    # The CSV keeps the word, and marks the row in the column `undertrained`.
     return "" if row.undertrained else short_verdict(cell.verdict or "")
 
 

@@ -193,7 +193,7 @@ def _verdict_answer(comparison: Comparison, last: int) -> str:
         return ""
     trained = [row for row in comparison.rows if not row.undertrained]
     # One seed of each encoding ranks what five do not (docs/reading-the-numbers.md), so that such rows are
-    # not counted beside rows of three seeds.
+    # not counted together with rows of three seeds.
     counted = [row for row in trained if row.cells[last].seeds >= ENOUGH_SEEDS] or trained
     rows_and_words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
     start = f"At {length_text(multiple)}"

@@ -159,7 +159,7 @@ def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
         measurement = member.by_multiple.get(multiple)
         answers_of_seed = None if measurement is None else EXACT.measured(measurement)
         if measurement is None or answers_of_seed is None:
-            # A median of the seeds that are left would be of other seeds than the cell beside it.
+            # A median of the seeds that are left would be of other seeds than the next cell of the row.
             return None
         windows.append(measurement.window)
         answers.append(answers_of_seed)

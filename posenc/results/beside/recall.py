@@ -271,7 +271,7 @@ def _is_complete(members: Sequence[Member], level: float) -> bool:
     if any(map(_diverged, members)):
         return False
     with_numbers = [member for member in members if member.by_multiple]
-    # A row must not win because a seed was never asked: that seed may be the one that did not learn.
+    # A row must not win because a seed was never asked: that seed may be the one without recall.
     return all(_with_recall([member]) and _has_learned(member, level) is not None for member in with_numbers)
 
 
@@ -321,7 +321,8 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
 
 def _has_learned(member: Member, level: float) -> bool | None:
     """Tell whether a seed, as trained, finds enough within T; None if that was not measured."""
-    # Within T alone. Seeds either learn the task or do not, and one that did may still find nothing far away.
+    # Within T alone. Seeds either learn the task or do not, and a seed that did may still find nothing far
+    # away.
     as_trained = _within([member.crop_line])
     return None if as_trained is None else 100 * as_trained.accuracy >= level - ROUNDING
 

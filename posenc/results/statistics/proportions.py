@@ -51,7 +51,8 @@ class FactCount:
     def ci95(self) -> Interval:
         """Return the 95% interval of the share, over samples and seeds."""
         share, spread = self._mean_and_spread()
-        # The fewest, since more samples make an interval narrower, and never by mistake wider.
+        # The fewest: a larger count would make the interval narrower than the seed with the fewest samples
+        # allows.
         samples = min(seed.samples for seed in self.seeds)
         return interval_on_shared_windows(share, samples, len(self.seeds), spread)
 
