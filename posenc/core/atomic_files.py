@@ -36,6 +36,8 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_beside(path)
         try:
+            # `x` refuses a name that exists. The rename works only within one file system, hence the same
+            # folder.
             with temporary.open("xb") as file:
                 file.write(data)
                 file.flush()
@@ -61,6 +63,8 @@ def folder_written_whole(path: Path, needed: int) -> Iterator[Path]:
         temporary.mkdir()
         try:
             yield temporary
+            # Every file is synced before the rename: a folder may get its final name on the disk before its
+            # files have content.
             for file in temporary.iterdir():
                 sync(file)
             sync(temporary)
@@ -99,6 +103,7 @@ def _is_running(pid: str) -> bool:
 
 def remove(path: Path) -> None:
     """Remove a file or a folder, as far as the disk permits."""
+    # A link to a folder is removed itself, never what it leads to.
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -129,6 +134,7 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
         sealed = json.loads(path.read_bytes())
         content: dict[str, Any] = sealed["content"]
         return content if sealed["sha256"] == digest_of(content) else None
+    # What is damaged is made again by the caller, so that it makes no difference how it is damaged.
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -157,6 +163,7 @@ def sync(path: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+    # Some file systems cannot sync a folder. The file itself is on the disk by then.
     except OSError:
         if not path.is_dir():
             raise
@@ -171,6 +178,7 @@ def file_lock(path: Path, *, timeout: float = -1) -> FileLock:
 
 def free_bytes(path: Path) -> int:
     """Return the free bytes of the disk where `path` is or would be."""
+    # The folder may not exist yet, and shutil.disk_usage raises for a path that does not.
     existing = next(folder for folder in (path, *path.absolute().parents) if exists(folder))
     return shutil.disk_usage(existing).free
 

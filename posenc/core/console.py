@@ -76,7 +76,8 @@ def duration(seconds: float) -> str:
 def bytes_text(size: float, of: float | None = None) -> str:
     """Return `12 MB`, or `12/340 MB` of a size that is known: both in one unit, with one digit below 100."""
     largest = size if of is None else max(size, of)
-    unit, unit_bytes = next((unit for unit in BYTE_UNITS if largest >= unit[1]), BYTE_UNITS[-1])
+    units_that_fit = [(unit, unit_bytes) for unit, unit_bytes in BYTE_UNITS if largest >= unit_bytes]
+    unit, unit_bytes = units_that_fit[0] if units_that_fit else BYTE_UNITS[-1]
     digits = 0 if largest >= 100 * unit_bytes else 1
     done = f"{size / unit_bytes:.{digits}f}"
     if of is None:
@@ -136,6 +137,7 @@ class Progress(ABC):
     def begin(self, done: float) -> None:
         """Tell what was done before, such as by an earlier process. The clock starts now."""
         self.done = done
+        # What an earlier process did took none of this one's time, so that it must not count for the speed.
         self._done_before = done
         self._began_at = time.monotonic()
         self._updated_at = self._began_at
@@ -273,6 +275,7 @@ class _LogLines(Progress):
 
     def _print(self) -> None:
         self._printed_at = time.monotonic()
+        # A task that waits says the same for minutes, and a log need not repeat it.
         line = self.line()
         if line != self._printed:
             self._printed = line
@@ -312,6 +315,7 @@ class _Bar(Progress):
         width = self._console.width - 1  # a full last column makes some terminals begin another line
         time_text = self.time_left or self.time_so_far
         count = self.count
+        # The name goes first: the numbers are what a reader looks for.
         if len(count) + 1 + len(time_text) > width:
             count = count.removeprefix(f"{self.title.name} ")
         parts: list[Any] = [Text(count)]
@@ -323,6 +327,7 @@ class _Bar(Progress):
         if bar_width < NARROWEST_BAR and free - 1 >= NARROWEST_BAR:
             bar_width = NARROWEST_BAR
         if bar_width >= NARROWEST_BAR:
+            # While nothing is done, a bar that moves shows that the command has not died.
             pulses = self.total is None or (self.done <= self._done_before and self.total > 0)
             bar = ProgressBar(total=self.total, completed=self.done, width=bar_width, pulse=pulses)
             parts.append(bar)
@@ -346,6 +351,7 @@ class _Bar(Progress):
 
 def in_notebook() -> bool:
     """Tell whether a Jupyter kernel runs this process."""
+    # Without importing IPython: if a kernel runs this process, it has imported it.
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return type(shell).__name__ == "ZMQInteractiveShell"
@@ -423,6 +429,7 @@ def run_interruptible(work: Callable[[], T], *, limit: float | None = None) -> T
     def run() -> None:
         try:
             result.set_result(work())
+        # Also SystemExit of a library: it would end this thread alone, and the caller would wait for ever.
         except BaseException as error:
             result.set_exception(error)
 

@@ -43,6 +43,7 @@ def plural(count: int, noun: str) -> str:
 def safe_name(text: str, longest: int = LONGEST_NAME) -> str:
     """Return a part of a file name: `[A-Za-z0-9._+-]` only, no leading dot, 1 to `longest` characters."""
     allowed = re.sub(r"[^A-Za-z0-9._+-]+", "_", text)
+    # A leading dot would hide the file, and a leading dash would be an option to a shell's commands.
     name = allowed.lstrip(".-")[:longest]
     return name or "_"
 
@@ -78,6 +79,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     `fixed` and `fixed-target`, `bf16-mixed` and `bf16`.
     """
     by_folded = {choice.casefold(): choice for choice in choices}
+    # Other tools' names come first: they are known to mean the choice, while letters that are close only may.
     meant = instead_of_value(word, by_folded)
     if meant is not None:
         return by_folded[meant]
@@ -165,6 +167,7 @@ def _clipped(text: object, longest: int = LONGEST_LINE) -> str:
     if len(line) <= longest:
         return line
     gap = " ... "
+    # The end of a path or a list often is what tells it from another one, so that the middle goes.
     return line[: longest - END_OF_LINE - len(gap)] + gap + line[-END_OF_LINE:]
 
 

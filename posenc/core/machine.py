@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 def free_memory(root: Path = Path("/")) -> int:
     """Return the bytes that this process may still take, by the machine and by its control groups (v2)."""
+    # psutil knows the machine alone. In a container the kernel ends a process at the limit of its control
+    # group.
     free = [psutil.virtual_memory().available]
     control_group = PurePosixPath(_read_match(root / "proc/self/cgroup", r"^0::/(.*)$") or "")
     # Every group above ours may have a limit of its own, and the tightest one counts.
@@ -73,6 +75,7 @@ def fastest_seconds(call: Callable[[], object], device: torch.device, duration: 
     wait_for(device)
     seconds: list[float] = []
     end = time.perf_counter() + duration
+    # At least one call, however long it takes.
     while not seconds or time.perf_counter() < end:
         began = time.perf_counter()
         call()
@@ -89,6 +92,8 @@ def compiler_works(device: torch.device) -> bool:
     # compiled code is kept beside posenc's other caches, so that the runs of a sweep share it
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     try:
+        # Only a compilation tells: it takes a C++ compiler, headers and a linker, of which any may be
+        # missing.
         torch.compile(lambda x: x.relu() + 1)(torch.ones(2, device=device))
     except Exception as error:  # compilers, linkers and Triton each raise their own
         log.warning("torch.compile does not work here, the model runs without it: %s", first_line(error))
@@ -171,9 +176,12 @@ class LoadMeter:
         cores = psutil.cpu_times(percpu=True)
         binding = getattr(psutil.Process(), "cpu_affinity", None)  # not on macOS
         our_numbers = range(len(cores)) if binding is None else binding()
+        # Only cores that this process may run on: others' load on the rest of the machine takes nothing away
+        # from it.
         our_cores = [core for number, core in enumerate(cores) if number in our_numbers]
         busy = sum(getattr(core, state, 0.0) for core in our_cores for state in BUSY_STATES)
         times = os.times()
+        # Children count as ours, so that a sweep does not take its own jobs for others' load.
         our_seconds = times.user + times.system + times.children_user + times.children_system
         return _Reading(time.monotonic(), busy - our_seconds, len(our_cores))
 
@@ -185,6 +193,8 @@ class LoadMeter:
         now = self._read()
         self._last = now
         used = (now.seconds_of_others - last.seconds_of_others) / (now.clock - last.clock)
+        # The two counters are read one after the other, so that their difference may be a little below 0 or
+        # above all cores.
         return Load(now.cores, min(max(0.0, used), float(now.cores)))
 
 

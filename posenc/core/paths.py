@@ -36,6 +36,7 @@ def conf_dirs() -> list[Path]:
     trees = [conf_dir()]
     for point in sorted(entry_points(CONF_ENTRY_POINTS), key=lambda point: point.name):
         package, *subfolders = point.value.split(".")
+        # To find a package imports nothing of it, and a tree of YAML files must not run its code.
         spec = importlib.util.find_spec(package)
         if spec is None:
             continue
@@ -77,6 +78,7 @@ def refuse_taken_names(folder: Path) -> None:
         name = path.relative_to(folder)
         for tree in conf_dirs():
             shipped = tree / name
+            # An equal copy does no harm: which of the two Hydra reads makes no difference.
             if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
                 problem = f"{visible(name)} has the name of one that is there, which would be used"
                 hint = f"give yours another name: {visible(name.with_stem(f'my_{name.stem}'))}"
@@ -134,8 +136,11 @@ def why_missing(path: str | Path, kind: str = "file or folder") -> str:
 
 def why_impossible(path: str | Path) -> str | None:
     """Return why no file system can hold a path; None for a path that could exist."""
+    # The functions of the system end a text at NUL, and Python raises ValueError, which is no OSError, before
+    # it asks.
     if "\0" in str(path):
         return "holds a NUL byte, which no path can"
+    # In bytes, which is what file systems count: a letter may take four of them.
     parts = [part.encode("utf-8", "surrogatepass") for part in expanded(path).absolute().parts]
     lengths = [len(part) for part in parts]
     if max(lengths) > LONGEST_PART or sum(lengths) > LONGEST_PATH:

@@ -50,6 +50,7 @@ def plugin_module(plugin: str) -> ModuleType:
         hint = "" if is_named_by_file else f"plugins=[{plugin}]: a module in this folder or on PYTHONPATH"
         raise UserError("plugins", plugin, problem, hint=hint) from error
     _refuse_changed(plugin, module)
+    # The latest goes to the end: of two imports of a changed file, the later one counts (data/tasks).
     if module.__name__ in _asked_for:
         _asked_for.remove(module.__name__)
     _asked_for.append(module.__name__)
@@ -72,6 +73,7 @@ def _refuse_changed(plugin: str, module: ModuleType) -> None:
     for name, text in texts_with_helpers(module).items():
         spec = sys.modules[name].__spec__
         imported = _imported.get(name)
+        # A reload gives a module a new spec, and from then on the process runs the new text.
         if imported is None or imported.spec is not spec:
             _imported[name] = _Imported(spec, text)
         elif imported.text != text:
@@ -119,6 +121,8 @@ def named_classes_in(module: ModuleType, base: type[Any]) -> dict[str, type[Any]
 def file_module(file: str) -> ModuleType:
     """Import a Python file, anew once its text has changed; its folder need not be on the path."""
     path = expanded(file).resolve()
+    # By its content, so that two files of one name are two modules, and a changed file is imported as a new
+    # one.
     name = f"{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, path)
@@ -127,6 +131,7 @@ def file_module(file: str) -> ModuleType:
         module = sys.modules[name] = module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
+        # A module that failed halfway must not be taken for a complete one at the next try.
         except BaseException:
             del sys.modules[name]
             raise
@@ -154,6 +159,7 @@ def texts_with_helpers(module: ModuleType) -> dict[str, str]:
     texts = {module.__name__: inspect.getsource(module)}
     folder = _folder_of(module)
     waiting = [module]
+    # Helpers of helpers, too: what any of them changes, the run would compute otherwise under the same hash.
     while waiting:
         importer = waiting.pop()
         for name in _imported_names(importer, texts[importer.__name__]):

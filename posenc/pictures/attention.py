@@ -31,6 +31,7 @@ class _Recorder(Composed):
 
     @cached_property
     def hooks(self) -> frozenset[str]:
+        # The attention hands its weights only to an encoding that declares this hook.
         return super().hooks | {"values"}
 
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
@@ -51,12 +52,16 @@ def attention_weights(encoding: Encoding, keys: int, queries: int, draw: int) ->
     generator = random_generator("attention", draw)
     shape = encoding.shape
     stream = torch.randn(1, keys, shape.d_model, generator=generator)  # (1, S, d_model)
+    # Unit variance in each number, as normalised layers have. So the scores of a plain product have unit
+    # variance, too.
     q, k = torch.randn(2, 1, shape.n_heads, keys, shape.head_dim, generator=generator)  # (1, H, S, D)
     recorder = _Recorder(encoding)
     # The weights do not depend on the values, so that these may be zeros.
     heads = Heads(q[:, :, -queries:], k, torch.zeros_like(k))
     attend(heads, stream, Layer(recorder, 0, torch.arange(keys)))
     blocks = []
+    # The attention works from the last block of queries to the first (it reuses freed memory), and hands its
+    # blocks over in that order.
     for weights in reversed(recorder.blocks):
         all_heads = weights.expand(*weights.shape[:3], -1)
         # A block ends at the last key that its queries see. The keys behind it have no weight.
@@ -77,6 +82,7 @@ def mean_weights(encoding: Encoding, keys: int) -> Numbers:
     for draw in range(WINDOWS):
         weights = attention_weights(encoding, window, queries, draw).double()  # (H, T, S)
         for query in range(queries):
+            # Only the distances that every query has, so that each mean is over as many weights.
             seen_keys = weights[:, query, : distances + query]
             total += seen_keys.flip(-1)[:, :distances]
     return smooth((total / (WINDOWS * queries)).detach().numpy())
@@ -89,6 +95,7 @@ def smooth(values: Numbers) -> Numbers:
     reach = distances // SMOOTHING
     low = np.maximum(distances - reach, 0)
     high = np.minimum(distances + reach + 1, count)
+    # Differences of running sums: one pass, whatever the width of the neighbourhood.
     sums = np.pad(np.cumsum(values, axis=1), ((0, 0), (1, 0)))  # sums[i]: of the first i values
     means: Numbers = (sums[:, high] - sums[:, low]) / (high - low)
     return means

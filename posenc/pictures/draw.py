@@ -108,6 +108,7 @@ def _picture_chart(picture: Picture) -> alt.VConcatChart:
 
 def _with_own_scales(chart: AnyChart) -> AnyChart:
     """Give each panel of a chart its own colours and dashes, and so its own legend."""
+    # Vega-Lite shares scales and legends among concatenated charts, and panels have lines of different names.
     return chart.resolve_scale(
         color="independent",
         strokeDash="independent",
@@ -124,7 +125,8 @@ def _row_chart(panels: Sequence[Panel], width: float) -> alt.HConcatChart:
     charts = []
     for panel, lines in zip(panels, sentences, strict=True):
         # as many lines in each panel of the row, so that their titles are at one height
-        padded = [*lines, *[" "] * (most_lines - len(lines))]
+        blank_lines = [" "] * (most_lines - len(lines))
+        padded = [*lines, *blank_lines]
         charts.append(_panel_chart(panel, padded, width))
     return alt.hconcat(*charts, spacing=24)
 
@@ -183,12 +185,14 @@ def _vectors(panel: Heat) -> alt.Chart:
     for row, column in np.ndindex(panel.values.shape):
         square = VectorNumber(
             x=column_edges[column],
+            # The last square must not reach past the panel.
             x2=min(column_edges[column + 1] + OVERLAP * columns_apart, column_edges[-1]),
             y=row_edges[row],
             y2=min(row_edges[row + 1] + OVERLAP * rows_apart, row_edges[-1]),
             value=float(panel.values[row, column]),
         )
         squares.append(square)
+    # The same limit on both sides, so that zero is white.
     largest = float(np.abs(panel.values).max()) or 1.0
     colors = alt.Scale(scheme="blueorange", domain=[-largest, largest], domainMid=0)
     legend = alt.Legend(
@@ -210,6 +214,7 @@ def _edges(centres: Numbers) -> list[float]:
     """Return the edges of squares around ascending centres, one more than there are centres."""
     if len(centres) == 1:
         return [float(centres[0]) - 0.5, float(centres[0]) + 0.5]
+    # Edges lie halfway between centres, since drawn positions are not quite evenly spaced.
     middles = (centres[1:] + centres[:-1]) / 2
     first = centres[0] - (middles[0] - centres[0])
     last = centres[-1] + (centres[-1] - middles[-1])
@@ -218,12 +223,15 @@ def _edges(centres: Numbers) -> list[float]:
 
 def _position_marks(panel: Heat, width: float) -> list[alt.Chart]:
     """Return dashed lines at marked positions, with their names at the right."""
+    # A mark past the last position would stretch the axis, and leave the map a part of its panel.
     visible = {name: place for name, place in panel.marks.items() if place <= panel.positions[-1]}
     return _horizontal_marks(visible, width)
 
 
 def _lines(panel: Curves) -> alt.Chart:
     """Return the lines of a panel; a line that the others are compared with is grey."""
+    # A weight of zero has no place on a logarithmic axis, and one of 1e-30 would stretch it until no curve
+    # has a shape.
     smallest = -np.inf
     if panel.y_scale == "log":
         smallest = SMALLEST_SHARE * max(line.y.max() for line in panel.lines)
@@ -254,6 +262,7 @@ def _scale(kind: Literal["linear", "symlog", "log"]) -> alt.Scale:
 
 
 def _x_axis(panel: Curves) -> alt.Axis:
+    # Vega places the ticks of a symlog scale as on a linear one, so that near distances would have none.
     if panel.x_scale == "linear":
         return alt.Axis()
     end = max(line.x.max() for line in panel.lines)
@@ -271,17 +280,19 @@ def _y_title(panel: Curves) -> str | list[str]:
 def _colors(panel: Curves, compared: Sequence[str], references: Sequence[str]) -> alt.Scale:
     """Return the colours of lines: of a scale if they have an order; grey for references."""
     labels = [*compared, *references]
+    greys = [GREY] * len(references)
     if panel.is_ordered and not references:
         return alt.Scale(domain=labels, scheme=VIRIDIS)
     if panel.is_ordered:  # a scheme has no grey for the references
         steps = np.linspace(0, len(VIRIDIS_COLORS) - 1, len(compared)).round().astype(int)
         ordered = [VIRIDIS_COLORS[step] for step in steps]
-        return alt.Scale(domain=labels, range=[*ordered, *[GREY] * len(references)])
+        return alt.Scale(domain=labels, range=[*ordered, *greys])
     colors = [ON_WHITE[number % len(ON_WHITE)] for number in range(len(compared))]
-    return alt.Scale(domain=labels, range=[*colors, *[GREY] * len(references)])
+    return alt.Scale(domain=labels, range=[*colors, *greys])
 
 
 def _dashes(labels: Sequence[str]) -> alt.Scale:
+    # Dashes besides colours, since pictures are printed in grey and read by the colour-blind.
     return alt.Scale(domain=labels, range=[DASHES[number % len(DASHES)] for number in range(len(labels))])
 
 

@@ -79,7 +79,9 @@ def measure(
         panels.append(_bias_panel(encoding, are_random=bool(zeros)))
     if "visible" in hooks:
         panels += _mask_panels(encoding)
+    # An encoding without hooks, such as `nope`, still has a mask and a softmax, which this panel shows.
     if hooks & INPUT_HOOKS or not panels:
+        # Last and at most once: it shows the whole attention, with every hook that acts in it.
         panels.append(_attention_panel(encoding))
         notes.append(INPUTS_ARE_RANDOM)
     return panels, notes
@@ -98,6 +100,7 @@ def _zero_parameters(encoding: Encoding) -> list[nn.Parameter]:
 def _fill_randomly(parameters: list[nn.Parameter]) -> None:
     """Fill parameters with the same random numbers every time."""
     for index, parameter in enumerate(parameters):
+        # With this deviation a matrix maps unit variance to unit variance.
         std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
         nn.init.normal_(parameter, std=std, generator=random_generator("zeros", index))
 
@@ -120,6 +123,7 @@ def _distances(end: int) -> Tensor:
     if end < MOST_POINTS:
         return torch.arange(end + 1)
     near = MOST_POINTS // 2
+    # Even logarithmic steps, as the axes of distance mostly are: even steps would leave the near part empty.
     far = torch.logspace(np.log10(near), np.log10(end), near, dtype=torch.float64).round().long()
     distances = torch.cat((torch.arange(near), far, torch.tensor([end])))
     return distances.clamp_max(end).unique()
@@ -127,6 +131,7 @@ def _distances(end: int) -> Tensor:
 
 def _head_lines(values: Numbers, x: Tensor, most: int = MOST_LINES) -> list[Line]:
     """Return a line for each head of (heads, n) values over x, or for `most` heads from first to last."""
+    # From the first to the last, since an encoding may order its heads, as ALiBi does by slope.
     heads = _even_steps(len(values) - 1, most).tolist()
     return [Line(f"head {head + 1}", _array(x), values[head]) for head in heads]
 
@@ -199,6 +204,7 @@ def _pairs_of_columns(width: int) -> NDArray[np.int64]:
     """Return the columns to draw: all, or pairs of neighbours at even steps, as sine and cosine are."""
     if width <= MOST_COLUMNS:
         return np.arange(width)
+    # Sine and cosine of one frequency are neighbours. Every second column alone would show sines only.
     pairs = _even_steps(width // 2 - 1, MOST_COLUMNS // 2).numpy()
     return np.stack((2 * pairs, 2 * pairs + 1), axis=1).ravel()
 
@@ -207,6 +213,7 @@ def _products_panel(encoding: Encoding, reach: int) -> Curves:
     """Measure the inner products of the vectors of two positions, as far as the encoding has vectors."""
     length = encoding.shape.train_length
     half = max(1, min(length, reach) // 2)
+    # Only positions with all offsets on both sides, so that the curves cover the same range.
     centres = [t for t in (length // 2, length, 2 * length, 4 * length) if half <= t < reach - half]
     offsets = torch.arange(-half, half + 1)
     lines = []
@@ -229,6 +236,7 @@ def _reach_of_vectors(encoding: Encoding) -> int:
     """Return the longest window of 8T, 4T, ... tokens that the encoding has vectors for."""
     length = encoding.shape.train_length
     reach = FAR * length
+    # By halves: a table that ends at T has its answer after three tries, and a picture needs no exact end.
     while reach > length:
         try:
             _vectors(encoding, torch.tensor([0]), reach)
@@ -244,6 +252,8 @@ def _vectors(encoding: Encoding, positions: Tensor, window: int) -> Tensor:
 
     The encoding gets them in increasing order, together with the last one of the window.
     """
+    # An encoding may look at the length of the window (`normalized` divides by it), so that the last position
+    # is there.
     present = torch.cat((positions, torch.tensor([window - 1]))).unique()
     zeros = torch.zeros(1, len(present), encoding.shape.d_model)
     vectors = encoding.embed(zeros, present, 0)[0]
@@ -259,6 +269,7 @@ def _arcs_panel(encoding: Encoding, trained: Encoding) -> Curves | None:
     acting = _frequencies(encoding)
     if frequencies is None or acting is None or len(frequencies) != len(acting):
         return None
+    # A pair that stands still never turns, and a logarithmic axis has no place for it.
     turning = frequencies > 0
     if not bool(turning.any()):
         return None
@@ -318,6 +329,7 @@ def _first_turning_layer(encoding: Encoding) -> int | None:
     positions = torch.tensor([1, 3])
     for layer in range(shape.n_layers):
         q, _ = encoding.rotate(x, x, positions, positions, layer)
+        # An encoding that widens the heads, as `pope` does, turns them as well.
         if q.shape != x.shape or not torch.equal(q, x):
             return layer
     return None
@@ -335,6 +347,7 @@ def _frequencies(encoding: Encoding) -> Tensor | None:
         return None
     if isinstance(encoding, Rotary):
         return encoding.acting_frequencies()  # those of a test-time extension if one acts
+    # An encoding may name its frequencies without being a Rotary.
     method = getattr(encoding, "frequencies", None)
     return float64(method(torch.device("cpu"))) if callable(method) else None
 
@@ -346,8 +359,10 @@ def _self_score_panel(encoding: Encoding, layer: int) -> Curves:
     generator = random_generator("rotation")
     total = torch.zeros(shape.n_heads, len(r), dtype=torch.float64)  # (H, R)
     for _ in range(RANDOM_QUERIES):
+        # All heads get the same numbers, so that what differs between them comes from the encoding.
         x = torch.randn(1, 1, 1, shape.head_dim, generator=generator).expand(1, shape.n_heads, len(r), -1)
         q, k = encoding.rotate(x, x, r, r, layer)
+        # Key 0 is the one at position 0, and queries stand at r, so that the distance is r.
         products = (q.double() * k[:, :, :1].double()).sum(-1)[0]  # (H, R): with the key at distance r
         total += products * shape.head_dim**-0.5 / RANDOM_QUERIES
     mean = _array(total)
@@ -410,6 +425,7 @@ def _mask_panels(encoding: Encoding) -> list[Panel]:
     causal = drawn[:, None] >= keys[None, :]  # (rows, T)
     masks: dict[bytes, tuple[str, Tensor]] = {}  # name and mask by its content: equal ones are drawn once
     for layer in range(encoding.shape.n_layers):
+        # The causal mask is the attention's, so that an encoding may leave it out of its own.
         visible = encoding.visible(drawn, keys, layer) & causal  # (rows, T) or (H, rows, T)
         by_head = visible.ndim == 3
         for head, mask in enumerate(visible if by_head else [visible], start=1):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
+# As far as posenc evaluates by default (eval.lengths), so that a picture shows where the losses are measured.
 FAR = 8  # pictures go to this many times T
 POSITION = "position in tokens"
 DISTANCE = "distance r in tokens"

@@ -56,6 +56,8 @@ def _largest_difference(lines: list[Line]) -> float:
     """Return the largest difference of a line to the first one, where both have a point."""
     largest = 0.0
     for line in lines[1:]:
+        # The curves of early and late positions end at different offsets, since there is nothing before
+        # position 0.
         _, first, other = np.intersect1d(lines[0].x, line.x, return_indices=True)
         largest = max(largest, float(np.abs(lines[0].y[first] - line.y[other]).max(initial=0.0)))
     return largest
@@ -106,6 +108,7 @@ def arcs_sentence(panel: Curves) -> str:
         return "To see: every pair finishes a turn within T, so no single angle past T is new."
     verb = "do not finish a turn" if count > 1 else "does not finish a turn"
     subject = f"To see: {count} of {len(trained)} pairs {verb} within T"
+    # A pair that finished a turn has met every angle, so that only the others can meet a new one past T.
     goes_beyond = bool((far > trained * (1 + SAME))[is_unfinished].any())
     if goes_beyond:
         return f"{subject}; past T they reach angles never trained."
@@ -208,6 +211,7 @@ def first_token_sentence(panel: Curves, layers: Sequence[Line]) -> str:
     `layers` are the lines of all layers: the panel shows some of them.
     """
     length = panel.marks["T"]
+    # A sink may stand in one layer alone, and the mean over layers would hide it.
     most = max(layers, key=lambda line: value_at(line, length))
     at_t = share_text(value_at(most, length))
     equal = share_text(1 / length)
@@ -219,6 +223,8 @@ def first_token_sentence(panel: Curves, layers: Sequence[Line]) -> str:
 
 def entropy_sentence(panel: Curves, layers: Sequence[Line]) -> str:
     """Return to how many keys attention spreads, at T and at the longest window, mean over all layers."""
+    # Entropies are averaged and then turned into keys: the mean of the keys would mostly be that of the most
+    # spread layer.
     at_t = float(np.mean([value_at(line, panel.marks["T"]) for line in layers]))
     text = f"attention spreads like {number_text(np.exp(at_t))} equal keys at T"
     if _ends_at_t(panel):

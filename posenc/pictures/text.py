@@ -76,6 +76,7 @@ def _printed_x(panel: Curves) -> list[float]:
         places += np.linspace(first, last, MOST_NUMBERS).tolist()
     else:
         places += powers_of_four(last)
+    # Only measured points are printed: a number between two of them would be made up.
     nearest = {float(measured[np.abs(measured - x).argmin()]) for x in places}
     printed = sorted(nearest)
     if len(printed) <= MOST_NUMBERS:

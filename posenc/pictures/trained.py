@@ -58,8 +58,11 @@ def behaviour_on_text(context: EvalContext, blocks: Blocks, longest: int) -> Beh
     Raises NotApplicableError, OutOfMemoryError.
     """
     length = context.context_length
+    # Fewer windows of longer texts, so that a picture takes about as long at every length.
     count = min(len(blocks.ends), max(FEWEST_WINDOWS, MOST_TOKENS // longest))
     chosen = spread(len(blocks.ends), count)
+    # Windows of every length end at the same tokens, as in `fixed-target`, so that only the text before them
+    # differs.
     stops = blocks.stops(context)[chosen]
     attention = {}
     for window in _lengths(length, longest, blocks.block):
@@ -76,6 +79,7 @@ def _lengths(length: int, longest: int, shortest: int) -> list[int]:
     while multiple * length < longest:
         windows.add(multiple * length)
         multiple *= 2
+    # A window must hold the queries that are measured at its end.
     return sorted(window for window in windows if shortest <= window <= max(length, longest))
 
 
@@ -99,6 +103,8 @@ def _distance_panel(behaviour: Behaviour) -> Curves:
     for window in sorted({length, behaviour.longest}):
         by_distance = behaviour.attention[window].by_distance  # (L, R)
         assert by_distance is not None
+        # The first of the measured queries sees so many keys. Farther distances would be means over fewer
+        # queries.
         reach = max(1, window - behaviour.queries + 1)
         mean_of_layers = by_distance.mean(axis=0, keepdims=True)[:, :reach]  # (1, R)
         weights = smooth(mean_of_layers)[0]  # (R,)
@@ -114,6 +120,8 @@ def _distance_panel(behaviour: Behaviour) -> Curves:
     )
     of_longest = behaviour.attention[behaviour.longest].by_distance  # (L, R), with all distances
     assert of_longest is not None
+    # From all distances: the sum over the drawn ones would miss the first tokens, where a sink has its
+    # weight.
     share_past = float(of_longest.mean(axis=0)[length:].sum())
     return replace(panel, sentence=sentences.far_keys_sentence(panel, share_past))
 

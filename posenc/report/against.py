@@ -35,6 +35,8 @@ def show_against(against: Against, format: str, stream: TextIO) -> None:
 
 def against_report(against: Against) -> Report:
     """Return a line for each published number at a measured length, and the settings of both sides."""
+    # A paper prints lengths that nobody here measured. Their lines would be half empty, so that a note counts
+    # them.
     lines = [line for line in against.rows if line.multiple is not None]
     n_hidden = len(against.rows) - len(lines)
     notes = list(against.notes)
@@ -60,6 +62,7 @@ def _published_note(against: Against) -> str:
 
 def _measured_note(against: Against, unit: str) -> str:
     header = against.measured
+    # Fewest and most, which are the same text if all models are alike.
     sizes = dict.fromkeys(count_text(count) for count in header.parameters or ())
     parts = [
         f"{' to '.join(sizes)} parameters",

@@ -18,6 +18,8 @@ LONGEST_REASON = 12  # characters of the reason why a cell has no number
 
 def half_width(metric: str, spread: float | None, interval: Interval | None = None) -> str:
     """Return ± the spread over seeds, else ± half the interval; empty without either."""
+    # The spread over seeds comes first: it says how another training would end, the interval only how other
+    # text would.
     half = spread
     if half is None and interval is not None:
         half = (interval[1] - interval[0]) / 2
@@ -33,6 +35,7 @@ def loss_text(metric: str, cell: Cell) -> str:
 
 def missing_reason(cell: Cell) -> str:
     """Return the first words of the reason why a cell has no number."""
+    # The further reasons are in --full. A column of numbers is as wide as its longest cell.
     reason, _, _ = (cell.note or "-").partition(",")
     return reason[:LONGEST_REASON]
 
@@ -48,10 +51,12 @@ def versus_text(metric: str, versus: Versus | None) -> str:
         return "-"
     parts = [printed_change(versus.difference, metric)]
     if versus.ci95 is not None:
-        low, high = (printed_change(end, metric) for end in versus.ci95)
-        parts.append(f"[{low}, {high}]")
+        low, high = versus.ci95
+        parts.append(f"[{printed_change(low, metric)}, {printed_change(high, metric)}]")
     if versus.p is not None:
         parts.append("p<0.001" if versus.p < 0.001 else f"p={versus.p:.3f}")
+    # The usual method is not named. The others say that the interval knows less, or more, than the seeds of
+    # both rows.
     if versus.method != "welch":
         parts.append(versus.method)
     return " ".join(parts)
@@ -90,6 +95,8 @@ def horizon_text(recall: RowRecall | None) -> str:
 def breaks_text(curve: CurveSummary) -> str:
     """Return where the seeds of a row break: `1.44x`, `1.44x-2x (2 of 3 seeds)`, `no break`, `unclear`."""
     positions = sorted(position for position in curve.breaks_at if position is not None)
+    # "no break" needs an interval below the limit everywhere. Without that, few documents would look like a
+    # good row.
     if not positions:
         return "no break" if all(curve.holds) else "unclear"
     first = length_text(round(positions[0] / curve.train_length, 2))
@@ -101,6 +108,7 @@ def breaks_text(curve: CurveSummary) -> str:
 
 def is_base(row: Row, cell: Cell) -> bool:
     """Return whether the changes of the row are measured against this cell."""
+    # An extension may change the loss at T already, and a curve is measured against its mean from T/2 to T.
     return cell.multiple == 1 and row.extend is None and row.curve is None
 
 

@@ -26,6 +26,7 @@ DIGITS = 6  # significant digits of a coordinate: more would only make the page 
 # The scale of changes is about linear up to here and logarithmic beyond, so that 0.01 and 2 nats are both
 # seen.
 FINE = 0.02
+# Vega places the ticks of a symlog scale as on a linear one, and the fine part around 0 would have none.
 CHANGE_TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 SIGNED_LABEL = "(datum.value > 0 ? '+' : '') + datum.label"
 LABEL_EXTENT = 28  # points: the labels of y are at least so wide, so that the panels of a page stand in line
@@ -141,6 +142,7 @@ def band_ends(cell: Cell, value: float, spread: float | None) -> tuple[float, fl
         return short_number(value - spread), short_number(value + spread)
     if cell.change_ci95 is None or cell.change is None:
         return None, None
+    # The interval of the loss itself would be wider: it holds how hard the texts are, which all rows share.
     low, high = cell.change_ci95
     return short_number(value + low - cell.change), short_number(value + high - cell.change)
 
@@ -166,8 +168,7 @@ class RowChannels:
         self._look = look
         styles = [names.styles[row] for row in rows]
         colors = [look.row_color(names.number(row), names.styles[row]) for row in rows]
-        # A line is two points wide, and [1, 0] is solid.
-        dashes = [[round(2 * part, 1) for part in style.dash] or [1, 0] for style in styles]
+        dashes = [_dashes_of(style) for style in styles]
         markers = [MARKERS[style.marker] for style in styles]
         # The legend shows markers or, of a chart without any, lines with their dashes. Vega-Lite puts
         # channels of the same domain into one legend, also one that has none: an empty row keeps it out.
@@ -183,6 +184,8 @@ class RowChannels:
             self.shape = alt.Shape("row:N", scale=alt.Scale(domain=beside_legend, range=markers), legend=None)
             self.dash = alt.StrokeDash("row:N", scale=alt.Scale(domain=in_legend, range=dashes))
         self._chosen = alt.selection_point(name="chosen", fields=["row"], bind="legend")
+        # The nearest point, since a marker of a few pixels is hard to hit, and lines without markers have
+        # none to hit.
         self._pointed = alt.selection_point(
             name="pointed", nearest=True, on="pointerover", clear="pointerout"
         )
@@ -222,6 +225,12 @@ class RowChannels:
     def pointable(self, points: alt.Chart) -> alt.Chart:
         """Let a reader of the page point at the nearest point."""
         return points.add_params(self._pointed) if self._look.is_interactive else points
+
+
+def _dashes_of(style: Style) -> list[float]:
+    """Return the dashes of a row as Vega takes them: on and off, in points."""
+    # A line is two points wide, and [1, 0] is solid.
+    return [round(2 * part, 1) for part in style.dash] or [1, 0]
 
 
 def change_scale(low: float, high: float, fine: float) -> alt.Scale:

@@ -32,9 +32,12 @@ def plots() -> dict[str, str]:
 
 def _charts_in(source: str) -> dict[str, str]:
     """Return the dictionary `CHARTS` in the source of a file; empty without one."""
+    # The dictionary has lines of its own because `ruff format` keeps it so. A test compares what is read with
+    # what is there.
     _, start, rest = source.partition("\nCHARTS = {\n")
     if not start:
         return {}
     entries, _, _ = rest.partition("\n}\n")
+    # literal_eval takes plain data alone, so that reading a file never runs a part of it.
     charts: dict[str, str] = ast.literal_eval(f"{{{entries}}}")
     return charts

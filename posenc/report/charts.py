@@ -71,6 +71,8 @@ def draw_figure(kind: str, comparisons: Sequence[Comparison], figure: Figure = D
 def _draw_to_size(chart: Chart, figure: Figure, look: Look, grid: Grid) -> str:
     """Return the SVG of a figure whose panels fill its size. Raises UserError for one that is too small."""
     width = figure.width or PAGE_WIDTH
+    # Vega fits only a single panel to a size by itself (`autosize` ignores facets), so that the size is found
+    # by drawing.
     panel = Size(width / grid.columns, (figure.height or 0.0) / grid.rows)
     # How much axes, legend and caption take is known only once they are drawn.
     for _ in range(DRAFTS):
@@ -80,6 +82,7 @@ def _draw_to_size(chart: Chart, figure: Figure, look: Look, grid: Grid) -> str:
         missing_height = 0.0 if figure.height is None else figure.height - drawn_size.height
         if max(abs(missing_width), abs(missing_height)) <= TOLERANCE:
             break
+        # What is missing is shared among the panels of a row, since axes and legend keep their size.
         panel = Size(
             max(SMALLEST_SIDE, panel.width + missing_width / grid.columns),
             max(SMALLEST_SIDE, panel.height + missing_height / grid.rows),
@@ -118,11 +121,13 @@ def _size_of(svg: str) -> Size:
 
 def _in_inches(size: Size) -> str:
     """Return a size as `--size` takes it, rounded up."""
+    return f"{_inches_up(size.width):g}x{_inches_up(size.height):g}"
+
+
+def _inches_up(points: float) -> float:
+    """Return a length in inches, rounded up to a hundredth."""
     # Without the small number, 5.5 inches that come out as 5.5000001 would be rounded up to 5.51.
-    width, height = (
-        math.ceil(side / POINTS_OF_INCH * 100 - 1e-6) / 100 for side in (size.width, size.height)
-    )
-    return f"{width:g}x{height:g}"
+    return math.ceil(points / POINTS_OF_INCH * 100 - 1e-6) / 100
 
 
 def _layout(
@@ -136,12 +141,15 @@ def _layout(
     height = chart.height if figure.height is None else panel.height
     layers = chart.layers
     has_legend = figure.has_legend
+    # Names beside the points make the legend needless. They are placed for the points of one panel.
     if chart.name_points is not None and len(chart.panels) == 1:
         natural_height = height if isinstance(height, float | int) else panel.height
         layers = layers + chart.name_points(panel.width, natural_height)
         has_legend = False
     layers = layers.properties(width=panel.width, height=height)
     longest_name = max((len(row) for row in chart.rows), default=1)
+    # Vega does not break the line of a legend by itself: without a number of columns it would leave the
+    # figure.
     legend_columns = max(1, int(width / (LEGEND_SYMBOL + CHARACTER * longest_name)))
     whole_figure: alt.LayerChart | alt.FacetChart = layers
     if len(chart.panels) > 1:

@@ -37,6 +37,7 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     reports = [short_report(comparison) for comparison in comparisons]
     # What follows belongs to all tables, so it stands below the last one.
     for protocol in protocols[1:]:
+        # The other protocols have columns in the table of losses, or a table that --protocol all shows.
         if protocol in protocols_with_tables():
             tables = _tables_of_protocol(runs, protocol)
             reports[-1] = replace(reports[-1], tables=[*reports[-1].tables, *tables])
@@ -76,11 +77,13 @@ def next_command(run: Run, saved: Path, can_train_longer: bool, width: int) -> s
     if command is None:
         return compare
     program, train, *overrides = shlex.split(command)
+    # The new command names its own seeds, and Hydra refuses a key that is given twice.
     overrides = [override for override in overrides if not override.startswith("seed=")]
     has_parameters = any(override.startswith("encoding.") for override in overrides)
     if not has_parameters:  # another encoding would refuse them
         overrides = _with_second_encoding(overrides)
     sweep = shlex.join([program, train, "-m", *overrides, "seed=0,1,2"])
+    # A command that is broken over two lines cannot be copied in one go.
     fits = COMMAND_START + len(sweep) <= width
     return sweep if fits else compare
 

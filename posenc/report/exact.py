@@ -56,6 +56,8 @@ def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     measured = [index for index in beyond if shares_at[index]]
     if not measured:
         return "No row that learned the task was measured beyond T."
+    # At 8x all medians are often 0 and everybody is the best. The answer is of the longest window that tells
+    # rows apart.
     answered = [index for index in measured if any(share for share, _ in shares_at[index])]
     if not answered:
         return "No row that learned the task has whole answers beyond T (medians of its seeds)."
@@ -123,10 +125,12 @@ def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
     ]
     for index, multiple in enumerate(_columns_of(comparison).multiples):
         texts = [_whole_text(row, index) for row in rows]
+        # Windows below T say only whether the task was learned, which has a column already.
         may_be_dropped = multiple < 1 and not full  # where the table is too wide
         rank = index if may_be_dropped else None
         columns.append(text_column(f"@{length_text(multiple)}", texts, drop_rank=rank))
     if full:
+        # Right tokens are in --full alone: a share of 90% of right tokens may be not one right answer.
         columns += _token_columns(comparison, "tokens", lambda cell: cell.tokens)
         if any(_has_generated(row) for row in rows):
             columns += _token_columns(comparison, "own tokens", lambda cell: cell.generated_tokens)
@@ -178,7 +182,9 @@ def _has_generated(row: Row) -> bool:
 def spread_text(spread: Spread) -> str:
     """Return `45 [12, 80]` in per cent; the number alone where all seeds agree."""
     text = percent(spread.median)
+    # The range of many seeds is that of the two oddest. Quartiles say where half of them are.
     low, high = spread.quartiles or (spread.low, spread.high)
+    # By the printed digits: `45 [45, 45]` would look like a measured agreement.
     if percent(low) == percent(high):
         return text
     return f"{text} [{percent(low)}, {percent(high)}]"

@@ -13,7 +13,8 @@ from posenc.report.exact import learned_text, percent, spread_text
 from posenc.report.grid_charts import CELL_HEIGHT, SHADE_MARGIN, Content, Square, grid_layers
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import length_text
-from posenc.results.beside.exact import EXACT
+from posenc.results.beside.exact import EXACT, RowExact
+from posenc.results.comparison import Row
 
 HEIGHT = 150  # points, of a panel in a file
 NOT_LEARNED = "–"
@@ -43,6 +44,7 @@ def exact_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
     multiples = sorted({point.x for point in points})
     x_axis = alt.Axis(title="window / T", values=multiples, format="~g", grid=False)
     x = alt.X("x:Q", scale=alt.Scale(type="log", base=2, nice=False), axis=x_axis)
+    # The whole scale and not the range of the data, so that two pictures can be held side by side.
     y_scale = alt.Scale(domain=[0, 100], nice=False)
     y = alt.Y("y:Q", scale=y_scale, axis=alt.Axis(title="whole answers (%)", values=[0, 25, 50, 75, 100]))
     ranges = alt.Chart().mark_rule(opacity=0.5).encode(x=x, y=alt.Y("low:Q", scale=y_scale), y2="high")
@@ -78,6 +80,7 @@ def tasks_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | 
             y=alt.Y("row:O", sort=None, axis=y_axis),
             colors=alt.Scale(scheme="blues", domain=[0, SHADE_MARGIN]),
         ),
+        # One panel for all comparisons: each of them is a task, and so a column.
         panels=[""],
         rows=[],
         caption=f"{meaning} {source_sentence(panels)}",
@@ -89,6 +92,7 @@ def _points(panel: Panel, names: RowNames) -> list[ExactPoint]:
     points = []
     for row in panel.comparison.rows:
         answers = EXACT.of(row)
+        # A row that did not learn within T would be a line along the bottom, as if length had broken it.
         if answers is None or not answers.learned:
             continue
         for cell in answers.cells:
@@ -111,20 +115,14 @@ def _points(panel: Panel, names: RowNames) -> list[ExactPoint]:
 
 
 def _squares(panel: Panel, names: RowNames) -> list[Square]:
+    # The corpus of a run of tasks has the name of its task.
     task = panel.comparison.header.corpus or panel.title
     squares = []
     for row in panel.comparison.rows:
         answers = EXACT.of(row)
         if answers is None or not answers.cells:
             continue
-        # A task that no seed learned within T says nothing about length, so that the cell has no number.
-        content = Content("nothing", NOT_LEARNED)
-        longest = answers.cells[-1]
-        if longest is None and answers.learned > 0:
-            content = Content("nothing", missing_reason(row.cells[-1]))
-        if longest is not None and answers.learned > 0:
-            median = longest.whole.median
-            content = Content("share", percent(median), short_number(median))
+        content = _content(row, answers)
         squares.append(
             Square(
                 panel="",
@@ -136,3 +134,15 @@ def _squares(panel: Panel, names: RowNames) -> list[Square]:
             )
         )
     return squares
+
+
+def _content(row: Row, answers: RowExact) -> Content:
+    """Return the whole answers of a row in the longest window, or why there is no number."""
+    # A task that no seed learned within T says nothing about length, so that the cell has no number.
+    if not answers.learned:
+        return Content("nothing", NOT_LEARNED)
+    longest = answers.cells[-1]
+    if longest is None:
+        return Content("nothing", missing_reason(row.cells[-1]))
+    median = longest.whole.median
+    return Content("share", percent(median), short_number(median))

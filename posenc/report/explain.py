@@ -17,6 +17,7 @@ BEYOND: Term = ("beyond=", "what an encoding does past T, where it must choose")
 def terms_of_tables() -> list[Term]:
     """Return every term of the tables with its meaning."""
     terms = [LENGTHS]
+    # The terms stand at their columns (parts/), so that a new column cannot be without its meaning.
     for cell_column in cell_columns():
         terms += cell_column.terms
     for row_column in row_columns():
@@ -37,5 +38,6 @@ def rules_of_tables() -> str:
 
 def _term_lines(term: str, meaning: str, indent: int) -> str:
     """Return a term and its meaning, which begins in the same column for all short terms."""
+    # A long term takes the place that it needs, and the lines below it stay in the common column.
     start = term.ljust(indent) if len(term) < indent else f"{term}   "
     return textwrap.fill(meaning, WIDTH, initial_indent=start, subsequent_indent=" " * indent)

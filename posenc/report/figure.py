@@ -44,6 +44,7 @@ def size_in_points(text: str) -> tuple[float, float | None]:
     if match is None:
         raise UserError("--size", text, "is not WIDTHxHEIGHT in inches", allowed=SIZES)
     inches = [float(side) for side in match.groups() if side is not None]
+    # A size in points or pixels, such as 800x600, would make a picture of 20 metres.
     if not all(SMALLEST_SIDE <= side <= LARGEST_SIDE for side in inches):
         raise UserError("--size", text, "is not the size of a figure", allowed=SIZES)
     width, *height = (side * POINTS_OF_INCH for side in inches)
@@ -54,6 +55,7 @@ def check_font(family: str) -> str:
     """Return the name of an installed family of fonts. Raises UserError."""
     from posenc.report.vega import has_font
 
+    # A font that is missing leaves the whole figure without text, and without an error.
     if not has_font(family):
         hint = "fc-list : family  lists the installed ones; serif, sans-serif and monospace always work"
         raise UserError("--font", family, "there is no such font on this machine", hint=hint)
@@ -99,6 +101,8 @@ def renamed(comparisons: Sequence[Comparison], labels: Sequence[str]) -> list[Co
     for comparison in comparisons:
         new_rows = [replace(row, name=text_of.get(row_label(row))) for row in comparison.rows]
         new_names = [row_label(row) for row in new_rows]
+        # Points and legends are told apart by their names alone, so that two rows of one name would become
+        # one line.
         for name in new_names:
             if new_names.count(name) > 1:
                 raise UserError("--labels", ",".join(labels), f"two rows would be called {name}")
@@ -112,6 +116,7 @@ def renamed(comparisons: Sequence[Comparison], labels: Sequence[str]) -> list[Co
 
 def _split_at_name(label: str, names: Sequence[str]) -> tuple[str, str]:
     """Return the row and its text. The name of a row may hold `=` itself: `rope base=500=RoPE`."""
+    # Every `=` is tried, since only the names of rows say at which of them the text begins.
     for match in re.finditer("=", label):
         name = label[: match.start()].strip()
         text = label[match.end() :].strip()

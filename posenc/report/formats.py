@@ -65,6 +65,8 @@ def json_document(comparisons: Sequence[Comparison]) -> str:
         document = {"summary": visible(answer(comparison)), **comparison.to_dict()}
         _note_infinite_means(document)
         documents.append(document)
+    # A single table is no list, since most readers of the JSON have one and would have to unpack it every
+    # time.
     if len(documents) == 1:
         whole_document = documents[0]
     else:
@@ -103,5 +105,6 @@ def _csv_field(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = visible(value)
+    # Some spreadsheets skip blanks before a formula, so that a blank in front must not hide one.
     looks_like_formula = text.lstrip().startswith(tuple(FORMULA_SIGNS))
     return f"'{text}" if looks_like_formula else text

@@ -117,6 +117,7 @@ def grid_of_shares(
         title=title,
         layers=grid_layers(
             squares,
+            # As text, 128 comes before 64.
             x=alt.X("column:O", sort=sorted(columns, key=float), axis=x_axis),
             y=alt.Y("row:O", sort=sorted(rows, key=float), axis=y_axis),
             colors=alt.Scale(scheme="blues", domain=[0, SHADE_MARGIN]),
@@ -170,6 +171,7 @@ def _largest_logarithm(panels: Sequence[Panel]) -> float:
             for cell in row.cells:
                 if cell.change is not None and math.isfinite(cell.change):
                     largest = max(largest, abs(cell.change))
+    # One scale for all panels, so that a shade means the same change in each of them.
     return math.log1p((largest or 1.0) / FINE)
 
 
@@ -184,6 +186,7 @@ def _change_content(row: Row, cell: Cell, metric: Metric, largest_logarithm: flo
     # The scale is linear around 0 and logarithmic beyond FINE, the same for worse and better. 0 is white.
     logarithm = math.log1p(min(abs(cell.change), LARGEST_CHANGE) / FINE)
     shade = logarithm / largest_logarithm / SHADE_MARGIN
+    # A minus sign is as wide as a plus, so that the digits of a column stay below each other.
     text = printed_change(cell.change, metric).replace("-", "−")
     return Content("change", text, math.copysign(shade, cell.change))
 

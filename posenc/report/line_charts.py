@@ -94,6 +94,7 @@ def loss_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | 
         if reference is not None and reference.mean is not None:
             references.append(Level(panel.title, reference.mean, reference.protocol))
     y = YAxis(
+        # A perplexity is the exponential of a loss, so that a logarithmic axis shows it as the loss is shown.
         scale=alt.Scale(type="log" if is_perplexity else "linear", zero=False, nice=False, padding=6),
         axis=alt.Axis(title=unit if is_perplexity else f"loss ({unit})", tickCount=6, minExtent=LABEL_EXTENT),
     )
@@ -117,8 +118,10 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
         return None
     header = panels[0].comparison.header
     margins = header.margins
+    # The margins are in bits per byte, and the axis has the unit of the metric.
     bits = {panel.title: _one_bit(panel.comparison) for panel in panels}
     known_bits = [bit for bit in bits.values() if bit is not None]
+    # The axis bends where `same` ends, so that what is within the margin looks as small as it is called.
     fine = max((bit * margins.same for bit in known_bits), default=FINE)
     low, high = _domain(points, fine)
     levels: list[Level | Margin] = []
@@ -187,6 +190,7 @@ def _spread(row: Row, cell: Cell, spread: float | None) -> float | None:
 
 def _line_point(panel: Panel, name: str, cell: Cell, value: float | None, spread: float | None) -> LinePoint:
     x = short_number(cell.multiple)
+    # JSON has no infinity, and an infinite perplexity would be no place on an axis.
     if value is None or not math.isfinite(value):
         return LinePoint(panel.title, name, x, y=None)
     low, high = band_ends(cell, value, spread)
@@ -209,6 +213,7 @@ def _rows_as_they_end(points: Sequence[LinePoint]) -> list[str]:
     """Return the rows that have a value, the one that ends highest first."""
     # points go by rising context, so that of each row the last value stays
     last_value = {point.row: point.y for point in points if point.y is not None}
+    # The legend then lists names in the order in which the eye meets the lines at their right end.
     return sorted(last_value, key=lambda row: -last_value[row])
 
 
@@ -256,6 +261,7 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
     ticks = sorted(windows)
     if len(ticks) > MOST_TICKS:
         ticks = [tick for tick in ticks if _is_power_of_two(tick)][-MOST_TICKS:]
+    # Panels of several T share an axis in multiples, at which each of them has another number of tokens.
     in_tokens = all(len(tokens) == 1 and None not in tokens for tokens in windows.values())
     labels = {}
     for tick in ticks:
@@ -266,6 +272,7 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
         title=f"{name} ({unit})",
         grid=False,
         values=ticks,
+        # The expression holds numbers alone. Names of rows never get into one (see chart.py).
         labelExpr=f"{json.dumps(labels)}[toString(datum.value)]",
         labelFlush=False,
         labelOverlap=True,
@@ -283,6 +290,7 @@ def length_heads(multiple: float, window: int | None) -> list[str]:
     head = f"{multiple:.3g}x"
     if window is None:
         return [head]
+    # `16k` for 16384 fits a tick. Below that, and for other windows, the tokens are more exact and as short.
     is_long = window >= 10_000 and window % 1024 == 0
     return [f"{window // 1024}k" if is_long else str(window), head]
 
@@ -302,6 +310,7 @@ def _line_chart(
     """Return the layers from the back to the front: margins, levels, T, bands, lines, markers."""
     columns = [column for panel in panels for column in panel.comparison.columns]
     multiples = [column.multiple for column in columns]
+    # Logarithmic, as windows are doubled: on a linear axis 8T would leave T and 2T no room.
     x = alt.X(
         "x:Q",
         scale=alt.Scale(type="log", base=2, nice=False, padding=12),
@@ -315,6 +324,7 @@ def _line_chart(
         layers.append(_margins(y, look))
     if any(isinstance(level, Level) for level in levels):
         layers += [_level_rules(y, look), _level_names(y, look)]
+    # At the end of the axis a line at T would say nothing that the axis does not.
     if min(multiples) < 1 < max(multiples):
         layers += [_rule_at_t(x, look), _name_of_t(x, look)]
     if len(rows) <= MOST_BANDS:
@@ -336,6 +346,7 @@ def _margins(y: YAxis, look: Look) -> alt.Chart:
 def _level_rules(y: YAxis, look: Look) -> alt.Chart:
     return (
         alt.Chart()
+        # All points and levels are one data set, since the panels of a figure are split by its field `panel`.
         .transform_filter(alt.expr.isValid(alt.datum.level))
         .mark_rule(color=look.faint, strokeDash=[1, 3])
         .encode(y=y.channel("level"))

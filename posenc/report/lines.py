@@ -52,6 +52,8 @@ class LineHead:
         """Return the head of a row's lines."""
         return cls(
             protocol=comparison.header.protocol,
+            # With what tells the tables apart: two tables may have a row of one label, and a pivot by this
+            # column would mix them.
             row=full_label(row.label, {**comparison.header.group, **row.mixed}),
             label=row.label,
             encoding=row.encoding,
@@ -70,6 +72,8 @@ class LineHead:
             "extend": self.extend,
             "beyond": self.beyond,
         }
+        # All conditions, also those in which nothing differs, so that the files of two commands have the same
+        # columns.
         for condition in fields(Conditions):
             value = None if self.conditions is None else getattr(self.conditions, condition.name)
             line[condition.name] = value
@@ -87,6 +91,7 @@ def _lines_of_row(comparison: Comparison, row: Row) -> Iterator[Line]:
         for cell_column in cell_columns():
             line |= cell_column.csv(comparison, row, cell)
         yield line | row_fields
+    # A run without any number is a line, too: in a file that leaves it out nobody would miss it.
     if not row.cells:
         yield head | {"note": "; ".join(row.notes)}
     for line in csv_lines(row):
@@ -123,5 +128,7 @@ def _seed_fields(cell: SeedCell) -> Line:
 def _aligned(lines: Iterable[Line]) -> list[Line]:
     """Return the lines with the keys of all, in the order of their first appearance."""
     all_lines = list(lines)
+    # A row without a recall lacks those columns, and neither CSV nor pandas takes lines of different keys
+    # well.
     empty_line = dict.fromkeys(key for line in all_lines for key in line)
     return [empty_line | line for line in all_lines]

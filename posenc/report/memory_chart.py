@@ -40,6 +40,7 @@ def memory_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
     multiples = sorted({point.x for point in points})
     x_axis = alt.Axis(title="shorter window w / T", values=multiples, format="~g", grid=False)
     x = alt.X("x:Q", scale=alt.Scale(type="log", base=2, nice=False, padding=12), axis=x_axis)
+    # With 0 in sight: it means that no text farther back is seen at all.
     y_scale = alt.Scale(domainMin=0, nice=False, padding=6)
     y = alt.Y("y:Q", scale=y_scale, axis=alt.Axis(title="memory (total variation)", tickCount=5))
     lines = alt.Chart().mark_line(strokeWidth=1.2).encode(x=x, y=y, color=channels.color)
@@ -63,6 +64,7 @@ def _points(panel: Panel, names: RowNames) -> list[MemoryPoint]:
         if memory is None:
             continue
         longest = memory.longest
+        # Only the longest window has a line: with all of them a row would have as many lines as windows.
         for shorter in longest.shorter:
             windows = f"{length_text(longest.multiple)} against its last {shorter.window} tokens"
             gains = f"right token +{shorter.gained:.3f} -{shorter.lost:.3f}"

@@ -24,6 +24,7 @@ def _squares(panel: Panel, names: RowNames) -> Iterator[Square]:
     """Yield the cells of each row."""
     for row in panel.comparison.rows:
         cells = NEEDLE.of(row) or ()
+        # Only where it tells panels apart: a title has to fit above a narrow panel.
         has_several_keys = len({cell.keys for cell in cells}) > 1
         for cell in cells:
             parts = [names.name(row), panel.title]

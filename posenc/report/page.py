@@ -44,6 +44,8 @@ POLICY = (
     "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
+# Words of ranks have the colours of verdicts: `below` is as good as `better`, and a reader learns five
+# colours.
 WORD_CLASSES = {  # style classes of the words in cells
     "better": "better",
     "same": "same",
@@ -114,6 +116,7 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
     Each comparison is a section; `command` is the command line that makes the page again.
     """
     names = RowNames(comparisons)
+    # One RowNames for all sections, so that a row has one colour on the whole page.
     sections = [
         _section(comparison, title, names)
         for comparison, title in zip(comparisons, _titles(comparisons), strict=True)
@@ -123,11 +126,12 @@ def page(comparisons: Sequence[Comparison], command: Sequence[str] = ()) -> str:
     # from a style sheet.
     library = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;")
     scripts = [library, _file_text("page.js")]
+    script_hashes = " ".join(_hash(script) for script in scripts)
     # Comparisons of several protocols share their runs, and the page lists each run once.
     runs = {str(run.path): run for comparison in comparisons for run in comparison.runs}
     return _rendered(
         heading=f"{_count_of_encodings(comparisons)}: trained short, tested long",
-        policy=POLICY.format(scripts=" ".join(_hash(script) for script in scripts), styles=_hash(style)),
+        policy=POLICY.format(scripts=script_hashes, styles=_hash(style)),
         style=style,
         scripts=scripts,
         specs=[page_chart.specification for section in sections for page_chart in section.charts],
@@ -154,7 +158,10 @@ def _rendered(*, policy: str, style: str, scripts: Sequence[str], **values: Any)
 
     environment = jinja2.Environment(
         autoescape=True,
+        # A misspelt name in the template fails, in place of a gap that nobody sees.
         undefined=jinja2.StrictUndefined,
+        # Jinja escapes markup alone. `visible` also escapes characters that would turn or hide the text of a
+        # name.
         finalize=lambda value: value if isinstance(value, Markup) else visible(value),
         trim_blocks=True,
         lstrip_blocks=True,
@@ -177,6 +184,7 @@ def _style_sheet(names: RowNames) -> str:
     """Return the page's style sheet, with a colour for each row in light and dark."""
     colors = []
     for number, style in enumerate(names.styles.values()):
+        # By number and not by name: the name of a row must not become a part of the style sheet.
         colors.append(f"--s{number}:light-dark({style.on_white},{style.on_dark})")
     return f":root{{{';'.join(colors)}}}\n" + _file_text("page.css")
 
@@ -256,6 +264,8 @@ def _page_charts(chart: Chart) -> list[PageChart]:
         return []
     charts = []
     for panel in chart.panels:
+        # As charts of their own and not as facets, since only a single panel follows the width of its
+        # container.
         layers = chart.layers.transform_filter(alt.datum.panel == panel)
         charts.append(_page_chart(f"{chart.title}: {panel}", chart, layers))
     return charts

@@ -47,6 +47,7 @@ PAGE_WIDTH = 469.0  # of article in two columns
 
 def markdown_text(text: object) -> str:
     """Escape a text for Markdown and its HTML, as one line, also inside a pipe table."""
+    # `$` too, since GitHub and notebooks set formulas between two of them.
     return re.sub(r"([\\`*_{}\[\]<>|#~!$&])", r"\\\1", visible(text))
 
 

@@ -62,6 +62,7 @@ def place_names(points: Sequence[NamedPoint], lines: Sequence[Box], panel: Box) 
     It is greedy, in the order of the points: each name takes the cheapest box. A box costs what it covers of
     points, lines and earlier names, its part outside of the panel, and its vertical distance from the point.
     """
+    # A name across the border would be read as a part of the axis.
     borders = [
         vertical_rule(panel.left, panel.top, panel.bottom),
         vertical_rule(panel.right, panel.top, panel.bottom),
@@ -76,6 +77,7 @@ def place_names(points: Sequence[NamedPoint], lines: Sequence[Box], panel: Box) 
         )
     boxes = []
     for point in points:
+        # All boxes are tried: about eighty for each point, and a figure has some dozens of points.
         costs = {box: _cost(box, point, taken, panel) for box in _boxes_near(point)}
         cheapest = min(costs, key=lambda box: costs[box])
         boxes.append(cheapest)
@@ -105,5 +107,6 @@ def _cost(box: Box, point: NamedPoint, taken: Sequence[Box], panel: Box) -> floa
     area = (box.right - box.left) * (box.bottom - box.top)
     covered = sum(box.overlap(other) for other in taken)
     outside = area - box.overlap(panel)
+    # A name is always close to its point sideways, so that its height alone tells how far it is.
     vertical_distance = abs((box.top + box.bottom) / 2 - point.y)
     return COST_OF_COVER * covered + COST_OF_LEAVING * outside + COST_OF_DISTANCE * vertical_distance

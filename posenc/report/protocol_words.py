@@ -16,6 +16,7 @@ def heading_of(protocol: str) -> str:
     if protocol not in protocol_names():
         return protocol
     title = find_protocol(protocol).title
+    # `capitalize` would make the other letters small, those of a name such as RULER among them.
     return title[:1].upper() + title[1:]
 
 

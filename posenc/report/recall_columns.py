@@ -46,6 +46,7 @@ def recall_columns_of(
         says_little = index == 0 and has_several_recall_seeds(comparison)
         is_needed = is_last or (index == 0 and not says_little)
         always_stays = is_needed or kind is TableKind.FULL or is_recall_only(comparison)
+        # Between T and the longest window the longest go first, as with the losses (tables.py).
         rank = None if always_stays else RECALL_RANK - index
         columns.append(TableColumn(head, cells, drop_rank=rank))
     return columns
@@ -54,6 +55,7 @@ def recall_columns_of(
 def _learning_columns(comparison: Comparison, kind: TableKind) -> list[TableColumn]:
     """Return how many seeds learned to recall; no column where every row has a single seed."""
     if not has_several_recall_seeds(comparison):
+        # One seed either learned or did not, which the brackets around its recall already say.
         return []
     texts = [_learning_cell(row, kind) for row in comparison.rows]
     return [text_column("learned", texts)]
@@ -79,6 +81,7 @@ def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> T
     text = _recall_text(cell, kind)
     if kind is TableKind.FULL:
         return TableCell(f"{text} {cell.rank}" if cell.rank else text)
+    # `is False`, since None means that nobody measured recall within T, so that the row may have learned.
     if recall.learned is False:
         text = f"({text})"
     mark = MARKS.get(cell.rank or "", "") if has_ranks else ""

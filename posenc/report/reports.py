@@ -88,6 +88,7 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
 
 def _is_one_measured_row(comparison: Comparison) -> bool:
     """Tell whether the only row has losses, which are not differences to a baseline."""
+    # With a baseline the only row has differences, and their words are not those of a single run.
     has_one_row = len(comparison.rows) == 1 and len(comparison.columns) > 0
     return has_one_row and comparison.header.baseline is None and not is_recall_only(comparison)
 
@@ -95,6 +96,8 @@ def _is_one_measured_row(comparison: Comparison) -> bool:
 def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Report:
     """Return the table of a paper: each number with its ±, and the notes that explain it."""
     header = comparison.header
+    # In the label, since two tables of one paper would have the same one otherwise, and \ref would find the
+    # first.
     conditions = [str(value) for value in header.group.values()]
     label = "-".join(["posenc", header.protocol, header.metric, *conditions])
     return Report(
@@ -102,6 +105,7 @@ def paper_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
         answer="",
         tables=[rows_table(comparison, with_short_lengths, TableKind.PAPER)],
         notes=_paper_notes(comparison, with_short_lengths),
+        # A label of LaTeX must not hold `%`, `#` or a brace.
         label="tab:" + re.sub(r"[^A-Za-z0-9-]+", "-", label),
     )
 
@@ -129,6 +133,7 @@ def full_report(comparison: Comparison) -> Report:
         tables.append(exact_table(comparison, full=True))
     lengths_table = _lengths_table(comparison)
     has_numbers = len(lengths_table.columns) > lengths_table.n_keys
+    # The protocol `recall` has windows of its own. Their losses are no change against T.
     if has_numbers and comparison.header.protocol != RECALL.protocol:
         tables.append(lengths_table)
     recall_columns = RECALL.columns(comparison)
@@ -179,6 +184,7 @@ def _run_table(comparison: Comparison, row: Row) -> Table:
         head = _run_head(comparison.columns[index])
         texts = [line.texts[number] for line in lines]
         columns.append(text_column(head, texts, drop_rank=ranks.get(number)))
+    # Once, behind the losses: the lines below are in the same unit, and a screen has no room to repeat it.
     units = [unit_text(comparison.header) if line.head == LOSS_HEAD else "" for line in lines]
     columns.append(text_column("", units, is_words=True))
     return Table(tuple(columns))
@@ -196,6 +202,7 @@ def _quantity_lines(comparison: Comparison, cells: Sequence[tuple[Row, Cell]]) -
         if column.head is None:
             continue
         texts = [column.text(comparison, row, cell) for row, cell in cells]
+        # Judged over all cells, so that the lines of a table have the same quantities in each column.
         if any(text not in ("", "-") for text in texts):
             lines.append(QuantityLine(column.head(comparison), texts, column.is_words))
     return lines
@@ -205,6 +212,8 @@ def _drop_ranks(columns: Sequence[Column]) -> dict[int, int]:
     """Return the rank of each length by its index in the columns; T and the longest length have none."""
     below = [index for index, column in enumerate(columns) if column.multiple < 1]
     past = [index for index, column in enumerate(columns[:-1]) if column.multiple > 1]
+    # T and the longest length stay in any case: the loss of the model, and the answer to the question of the
+    # table.
     order = [*below, *reversed(past)]
     ranks = {index: rank for rank, index in enumerate(order)}
     if order:
@@ -246,6 +255,8 @@ def _lengths_of_table(comparison: Comparison, with_short_lengths: bool) -> list[
         return []
     column_indices = shown_columns(comparison)
     has_longer = any(comparison.columns[index].multiple > 1 for index in column_indices)
+    # Lengths below T only say whether the model uses its context at all. Without longer lengths nothing else
+    # is left.
     if with_short_lengths or not has_longer:
         return column_indices
     return [index for index in column_indices if comparison.columns[index].multiple >= 1]
@@ -301,6 +312,7 @@ def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableCol
         if column.head is None or write_text is None:
             continue
         texts = [write_text(row) for row in comparison.rows]
+        # A column without any text would take its width from those that have some.
         if any(texts):
             columns.append(text_column(column.head(comparison), texts))
     return columns
@@ -308,6 +320,7 @@ def _short_row_columns(comparison: Comparison, kind: TableKind) -> list[TableCol
 
 def _has_room_for_policies(comparison: Comparison, kind: TableKind) -> bool:
     """Tell whether a table names policies past T beside the verdicts. Otherwise `beyond_notes` do."""
+    # In a paper the policies stand in the caption, where they are sentences.
     if kind is TableKind.PAPER:
         return False
     # The columns of recall take the width that the policies would need.
@@ -343,12 +356,14 @@ def _verdict_column(
 
 def _usual_seeds(rows: Sequence[Row]) -> int:
     """Return how many seeds most rows have; of numbers that are as frequent the smallest."""
-    rows_with = Counter(max((cell.seeds for cell in row.cells), default=0) for row in rows)
+    seeds_of_rows = [max((cell.seeds for cell in row.cells), default=0) for row in rows]
+    rows_with = Counter(seeds_of_rows)
     return min(rows_with, key=lambda seeds: (-rows_with[seeds], seeds))
 
 
 def _gap_text(cell: Cell, usual_seeds: int) -> str:
     """Return why some runs of a cell have no number, or its number of seeds where it is unusual."""
+    # Without a number its reason stands in the cell itself.
     if cell.mean is not None and cell.note:
         return cell.note
     if cell.seeds and cell.seeds != usual_seeds:
@@ -366,6 +381,7 @@ def _verdict_word(comparison: Comparison, row: Row, cell: Cell) -> str:
         return "baseline" if row_label(row) == comparison.header.baseline else ""
     if all(any_row.undertrained for any_row in comparison.rows):
         return ""  # the answer of the report says it for all rows
+    # The word replaces the verdict, which would be of a model that has little to lose.
     return "undertrained" if row.undertrained else short_verdict(cell.verdict or "")
 
 

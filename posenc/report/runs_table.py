@@ -67,6 +67,7 @@ def run_table(runs: Sequence[ListedRun], now: float, names: Sequence[str] = ()) 
 
     Raises UserError for a name that is neither a column nor a setting of any run.
     """
+    # Named columns are never dropped: a user who asks for a column wants it, however narrow the screen is.
     if names:
         return Table(tuple(_named_column(name, runs, now) for name in names))
     columns = []
@@ -94,6 +95,7 @@ def _named_column(name: str, runs: Sequence[ListedRun], now: float) -> TableColu
     values = [value_of_key(listed.run, name) for listed in runs]
     if all(value is None for value in values):
         allowed = f"{', '.join(columns)}, or a setting: train.lr"
+        # Suggested by hand, since the settings of all runs would make a list that fills the screen.
         close = nearest(name, list(columns))
         hint = "" if close is None else f"did you mean: {close}"
         raise UserError("--columns", visible(name), "no such column", allowed=allowed, hint=hint)
@@ -135,6 +137,8 @@ def _columns(runs: Sequence[ListedRun], now: float) -> tuple[RunColumn, ...]:
         RunColumn(name="age", text=age_text, drop_rank=0),
         RunColumn(name="loss", head="at T", text=_loss_at_t_text),
         RunColumn(name="longest", text=_longest_text, drop_rank=6),
+        # The name is last, since it is the longest text. It has no rank, since it is what the other commands
+        # take.
         RunColumn(name="run", text=lambda run: Path(run.path).name, is_words=True),
     )
 
@@ -192,6 +196,8 @@ def _progress(run: RunSummary, now: float) -> list[str]:
         parts.append(f"training loss {run.training_loss:.3f}")
     if run.seconds_left:
         parts.append(f"about {clock(run.seconds_left)} of training left")
+    # A process may hang, or its machine may be gone. Only the silence tells such a run from a run that
+    # trains.
     if run.status == RUNNING and run.written is not None and now - run.written > SILENT:
         parts.append(f"nothing written for {age(now - run.written)}")
     return parts

@@ -18,6 +18,7 @@ def table_of_shares(
     text_of = {(head, cell.multiple): _cell_text(cell) for head, cell in zip(heads, cells, strict=True)}
     lines = []
     for head in dict.fromkeys(heads):
+        # A short window has no room for some tasks or depths.
         texts = [text_of.get((head, multiple), "-") for multiple in multiples]
         lines.append([head, *texts])
     # at most four decimals: 1.3333x

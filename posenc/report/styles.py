@@ -105,6 +105,7 @@ def styles_of(encodings: Mapping[str, str]) -> dict[str, Style]:
 
     rows_per_color = math.ceil(len(encodings) / len(COLORS))
     styles: dict[str, Style] = {}
+    # Sorted, so that the style of a row does not depend on the order in which a table shows the rows.
     for label in sorted(encodings, key=priority):
         preferred = style_of(label, encodings[label])
         styles[label] = _free_style(preferred, list(styles.values()), rows_per_color)

@@ -11,6 +11,7 @@ from posenc.results.comparison import Row
 
 BEST = "*"  # mark of the best cell of a column
 TIED = "~"  # mark of a cell whose difference from the best is surely within the margin
+# Only two ranks have a mark. No mark means behind or unresolved, and a note says which of them the table has.
 MARKS = {"best": BEST, "tied": TIED}  # by rank
 # Columns of a table that is too wide are dropped in this order, by their ranks: lengths below T, lengths past
 # T from the last but one down, the recall between T and the longest window, and at last the shortest length

@@ -51,6 +51,7 @@ WORD_STYLES = {
 
 def has_color(stream: TextIO) -> bool:
     """Return whether styles belong on this stream: a capable terminal, or FORCE_COLOR."""
+    # rich also reads FORCE_COLOR, of which the stream itself knows nothing.
     console = Console(file=stream)
     return console.is_terminal and not console.is_dumb_terminal
 
@@ -85,6 +86,7 @@ def terminal_text(reports: Sequence[Report], width: int, color: bool) -> str:
         for note in notes:
             _print_line(console, note, "dim")
         for line in report.tail:
+            # Paths and commands are never wrapped, since a line that is broken cannot be copied.
             console.print(Text(visible(line), style="dim"), soft_wrap=True)
     return _without_trailing_blanks(console)
 
@@ -102,6 +104,7 @@ def _console(width: int, color: bool, file: IO[str] | None = None) -> Console:
         width=width,
         force_terminal=color,
         color_system="standard" if color else None,
+        # rich would colour every number and path by itself, and a style here means a verdict.
         highlight=False,
         legacy_windows=False,
     )
@@ -177,6 +180,7 @@ def _blocks(table: Table, width: int) -> list[Table]:
     used = 0
     for column in other_columns:
         needed = GAP + column_width(column)
+        # A block has at least one column, however wide it is: otherwise this would never end.
         if block and used + needed > room:
             blocks.append(block)
             block = []
@@ -190,6 +194,7 @@ def _blocks(table: Table, width: int) -> list[Table]:
 def column_width(column: TableColumn) -> int:
     """Return the columns of the terminal that a column needs, marks included."""
     mark_width = MARK_WIDTH if any(cell.mark for cell in column.cells) else 0
+    # By cell_len and not by len: a letter of Chinese takes two columns of a terminal.
     widths = [cell_len(visible(cell.text)) + mark_width for cell in column.cells]
     return max([cell_len(visible(column.head)), *widths])
 
@@ -203,6 +208,7 @@ def _print_table(console: Console, table: Table, width: int) -> None:
     widths = [column_width(column) for column in table.columns]
     missing = sum(widths) + GAP * (len(widths) - 1) - width
     if missing > 0:
+        # Only names are cut. A number without its last digit would be another number.
         widths[0] = max(min(widths[0], LEAST_NAME), widths[0] - missing)
     grid = RichTable(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
     columns_of_cells = []

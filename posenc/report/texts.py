@@ -30,6 +30,7 @@ def cut(text: str, longest: int = LONGEST_NAME) -> str:
     if cell_len(text) <= longest:
         return text
     half = (longest - 2) // 2
+    # The middle goes: names of runs and rows begin with the encoding and end with what tells them apart.
     end = text[len(text) - (longest - 2 - half) :]
     return f"{text[:half]}..{end}"
 
@@ -82,6 +83,7 @@ def percent_interval(interval: Interval) -> str:
 
 def share_text(share: float) -> str:
     """Return a share as `37%`, a small one as `0.4%` or `<0.1%`."""
+    # Whole per cent say enough of most shares. A small one would be 0%, which means nothing at all.
     percent = 100 * share
     if 0 < percent < 0.1:
         return "<0.1%"
@@ -92,6 +94,7 @@ def share_with_interval(cell: RecallCell) -> str:
     """Return a recall in per cent with its interval: `62±4`, or `71 [3, 100]` where that is lopsided."""
     low, high = (round(100 * end) for end in cell.ci95)
     percent = round(100 * cell.accuracy)
+    # 71±48 once stood for [3, 100]: an interval that is cut at 100 has no single half width.
     if abs((high - percent) - (percent - low)) > LOPSIDED:
         return f"{percent} [{low}, {high}]"
     return f"{percent}±{round((high - low) / 2)}"
@@ -105,6 +108,7 @@ def learning_text(learning: Learning) -> str:
 def names_text(rows: Iterable[Row], many: str = "rows") -> str:
     """Return `alibi, fire and rope`, or `5 rows` where they are more than a sentence can name."""
     names = [row_label(row) for row in rows]
+    # A sentence with more names is a list, and the table below it already is one.
     if len(names) > MOST_NAMED:
         return f"{len(names)} {many}"
     if len(names) == 1:

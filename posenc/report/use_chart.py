@@ -64,6 +64,7 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
     points: list[UsePoint] = []
     multiples = set()
     for panel in panels:
+        # Harm and use of different windows would be a point that no model has.
         multiple = _longest_shared_window(panel.comparison)
         if multiple is None:
             continue
@@ -229,6 +230,7 @@ def _names(
     points: Sequence[UsePoint], domain: tuple[float, float], panel: Box, channels: RowChannels, look: Look
 ) -> alt.LayerChart:
     """Return the names of the points, each where it covers the least, on a halo of the background."""
+    # The places are computed here, since Vega tells nobody where it will draw a point.
     start = _symlog(domain[0])
     scale = panel.right / (_symlog(domain[1]) - start)  # points on paper for each unit of the bent axis
 
@@ -238,6 +240,8 @@ def _names(
     def y_of(percent: float) -> float:
         return panel.bottom * (1 - percent / 100)
 
+    # All that is drawn already counts: rules, ticks and intervals, so that names stand where the paper is
+    # empty.
     lines = [vertical_rule(x_of(0), panel.top, panel.bottom)]
     lines += [horizontal_rule(y_of(tick), panel.left, panel.right) for tick in TICKS]
     for point in points:
@@ -251,7 +255,10 @@ def _names(
         for point, box in zip(points, boxes, strict=True)
     ]
     texts = alt.Chart(data_of(names)).encode(
-        x=alt.X("left:Q", scale=None), y=alt.Y("middle:Q", scale=None), text="row:N"
+        # In points on the panel and not in data, since the places were sought there.
+        x=alt.X("left:Q", scale=None),
+        y=alt.Y("middle:Q", scale=None),
+        text="row:N",
     )
     # The halo is a text of its own, because the stroke of a text covers part of its letters.
     halo = texts.mark_text(

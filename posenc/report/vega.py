@@ -30,6 +30,7 @@ SAMPLE = (
 def has_font(family: str) -> bool:
     """Tell whether a family of fonts is installed: text in one that is not leaves the picture empty."""
     font = f"font-family={quoteattr(family)}"
+    # By drawing it, since vl-convert leaves out what it has no font for without an error.
     sample = bytes(vl_convert.svg_to_png(SAMPLE.format(font=font, text="Abc")))
     empty = bytes(vl_convert.svg_to_png(SAMPLE.format(font=font, text="")))
     return sample != empty
@@ -38,6 +39,7 @@ def has_font(family: str) -> bool:
 def draw_svg(specification: dict[str, Any]) -> str:
     """Return a chart of Vega-Lite as SVG. Raises RunError under a limit of memory."""
     _check_memory_limit()
+    # No address is allowed, so that a chart cannot be made to load something.
     svg: str = vl_convert.vegalite_to_svg(specification, allowed_base_urls=[])
     return svg
 

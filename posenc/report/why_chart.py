@@ -72,6 +72,7 @@ def why_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
         return None
     rows = list(dict.fromkeys(point.row for point in points))
     channels = RowChannels(rows, names, look)
+    # Ticks at the windows that were measured. There are few, and a reader asks for them by their multiples.
     multiples = sorted({point.x for point in points})
     x = alt.X(
         "x:Q",
@@ -98,6 +99,7 @@ def why_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
         rows=rows,
         caption=f"{source_sentence(panels)} {CAPTION}",
         height=HEIGHT,
+        # Nats, shares and ratios have nothing in common that an axis could show.
         has_own_scales=True,
     )
 
@@ -114,6 +116,7 @@ def _points(panel: Panel, names: RowNames, is_named: bool) -> list[WhyPoint]:
             name = names.name(row)
             for cell in dispersion.cells:
                 value = quantity.value(dispersion, cell)
+                # A variance of 0 has no ratio. JSON has no infinity.
                 if value is None or not math.isfinite(value):
                     continue
                 window = f"{length_text(cell.multiple)} = {cell.window} tokens"

@@ -27,6 +27,7 @@ DIGITS = 7
 # A file that unpacks to more than this many times its size is refused. Real bundles grow 5 to 10 times.
 MOST_EXPANSION = 50
 LEAST_ROOM = 10_000  # bytes that every bundle may unpack to, however small it is
+# No host, process, overrides or folder: a bundle is published, and those name its owner's machine.
 STATUS_FIELDS = ("status", "reason", "step", "versions", "git_commit", "started", "updated")
 
 
@@ -50,8 +51,12 @@ def _run(bundle: Path, line: Mapping[str, Any]) -> Run:
         run = replace(run, status=cast(RunStatus, status))
     results = line.get("results")
     try:
+        # Settings come before results, as in `load_run`: by them a run with damaged results still finds its
+        # row.
         if line.get("config") is not None:
             run = replace(run, settings=checked_settings(line["config"]))
+        # A bundle holds its diverged runs as well. Without them it crowned the survivors (docs/log.md,
+        # 2026-11-22).
         has_diverged = run.status.get("status") == DIVERGED
         if results is None and has_diverged:
             return run  # a diverged run has no results
@@ -91,6 +96,7 @@ def pack_bundle(lines: Sequence[bytes]) -> bytes:
     """Return the bundle of these lines. The same lines always give the same bytes."""
     import orjson
 
+    # The number of runs is in the head, since JSON lines that were cut between two lines would look complete.
     head = orjson.dumps({HEAD: 1, "schema_version": SCHEMA_VERSION, "runs": len(lines)}) + b"\n"
     # Without `mtime=0` gzip stores the time, and the same lines would give another file.
     return gzip.compress(head + b"".join(lines), compresslevel=9, mtime=0)
@@ -104,6 +110,8 @@ def unpack_bundle(data: bytes) -> Iterator[dict[str, Any]]:
     unzip = zlib.decompressobj(wbits=31)  # 31 means gzip
     most_bytes = MOST_EXPANSION * len(data) + LEAST_ROOM
     try:
+        # In one call with a limit: a small file that unpacks to gigabytes must not fill the memory of its
+        # reader.
         content = unzip.decompress(data, most_bytes)
     except zlib.error as error:
         raise ValueError(f"damaged ({error})") from error

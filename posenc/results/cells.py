@@ -105,6 +105,8 @@ def columns_of(members: Sequence[Member]) -> tuple[Column, ...]:
 
 def _column(multiple: float, measurements: Sequence[Measurement], longest: float) -> Column:
     """Return the column of a window length or a bin, from the measurements of all runs there."""
+    # A record with a note has 0 targets. It would make the column's count differ although every number
+    # agrees.
     scored = [measurement for measurement in measurements if measurement.targets]
     return Column(
         multiple=multiple,
@@ -117,6 +119,7 @@ def _column(multiple: float, measurements: Sequence[Measurement], longest: float
 
 def _is_octave(multiple: float, longest: float) -> bool:
     """Tell whether tables show a bin: the last one, and those that end at T times a power of two."""
+    # A curve to 8T has 32 bins in even logarithmic steps, more than a screen has columns for.
     octave = math.log2(multiple)
     is_power = abs(octave - round(octave)) < 0.02  # not exact, since bins end at whole positions
     return multiple == longest or (multiple >= SHORTEST_SHOWN and is_power)
@@ -158,6 +161,7 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     measurements = [member.by_multiple.get(multiple) for member in members]
     seeds = _seeds(members, multiple, metric)
     reasons = _reasons(members, multiple, metric)
+    # The mean of perplexities is not the perplexity of the mean loss, so that it is shown and never ranked.
     mean, spread = mean_and_spread([seed.value for seed in seeds]) if seeds else (None, None)
     pairs = _pairs(seeds)
     change = _change(seeds, pairs, metric)
@@ -167,6 +171,8 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     rankable = represents_row and all(seed.measurement.sums for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
     cell_verdict = _verdict(pairs) if has_verdict else _Verdict()
+    # Both at once: a count of targets from one seed with the documents of another seed would describe
+    # neither.
     counts = shared_or_none((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
     targets, documents = counts or (None, None)
     return Cell(
@@ -237,6 +243,8 @@ def _change(seeds: Sequence[_Seed], pairs: Sequence[tuple[Sample, Sample]], metr
     if not seeds or len(changes) < len(seeds) or not all(map(math.isfinite, changes)):
         return _Change()
     mean, spread = mean_and_spread(changes)
+    # An interval over documents is wrong for several seeds, since it leaves out how seeds differ. A
+    # perplexity is no ratio of two sums, so that the jackknife has nothing to leave a document out of.
     if len(seeds) > 1 or metric == "ppl":
         return _Change(mean, spread)
     estimate = difference_if_any(pairs, "targets" if metric == "nats" else "bytes")
@@ -273,6 +281,8 @@ def _reason(run: Run, measurement: Measurement | None) -> str:
     """Return why a seed has no number."""
     if measurement is not None:
         return "no bytes" if measurement.note is None else short_note(measurement.note)
+    # A run that still trains, or failed, has no number because of its state, and the state is what a reader
+    # can act on.
     if run.problem is None and run.state == FINISHED:
         return "no results" if run.facts is None else NOT_MEASURED
     return run.state
@@ -327,6 +337,8 @@ def curve_summary(members: Sequence[Member]) -> CurveSummary | None:
 
 def _holds(curve: Curve, train_length: int) -> bool:
     """Tell whether there are bins past T, and the interval of every one lies below a break."""
+    # `breaks_at` is empty both where no bin breaks and where no interval can tell. Tables once said "no
+    # break" for both (docs/log.md, 2026-11-22), so that holding needs every interval below the limit.
     bins = zip(curve["edges"][:-1], curve["rise_ci95"], strict=True)
     intervals_past_t = [interval for start, interval in bins if start > train_length]
     if not intervals_past_t:

@@ -177,6 +177,7 @@ def _sorted_rows(comparison: Comparison, order: str) -> tuple[Row, ...]:
 def _sort_keys(comparison: Comparison) -> dict[str, list[float | None]]:
     """Return a number of each row for every key of --sort: `name`, `8x`, `change`, `change@8x`, `recall`."""
     rows = comparison.rows
+    # By place in the sorted labels, since every key of --sort has to be a number.
     labels = sorted(row.label for row in rows)
     keys: dict[str, list[float | None]] = {"name": [labels.index(row.label) for row in rows]}
     length_labels = [f"{column.multiple:g}x" for column in comparison.columns]
@@ -201,6 +202,8 @@ def _comparison(
     draft: Draft, baseline: int | None, level: float, references: Sequence[LongTrained]
 ) -> Comparison:
     """Return the table with its numbers and its header."""
+    # Before the ranks, which need it: a model that has learned little loses nothing past T, so that it once
+    # had the lowest change of its table (docs/log.md, 2026-11-26).
     undertrained_reasons = [undertrained_by(group.members) for group in draft.groups]
     is_undertrained = [reason is not None for reason in undertrained_reasons]
     cells = _ranked_cells(draft, baseline, is_undertrained)
@@ -223,6 +226,7 @@ def _comparison(
 def _ranked_cells(draft: Draft, baseline: int | None, is_undertrained: Sequence[bool]) -> list[list[Cell]]:
     """Return the cells of each row, with their ranks where the cells of a column may be compared."""
     rows = [cells_of(group, draft.columns, draft.metric) for group in draft.groups]
+    # Ranks compare the rows of one column, so that the cells go through here by column and come out by row.
     ranked_columns: list[list[Cell]] = []
     for index, column in enumerate(draft.columns):
         cells = [row[index] for row in rows]
@@ -282,6 +286,7 @@ def _change_pairs(group: RowGroup, cell: Cell) -> Pairs | None:
 
 def _with_ranked_changes(cells: Sequence[Cell], pairs: Sequence[Pairs | None], metric: Metric) -> list[Cell]:
     """Return the cells of a column with their changes against the lowest one."""
+    # Not against the baseline as well: a table with one shows differences of losses in place of changes.
     best = compare_changes(pairs, metric)
     return [replace(cell, change_versus_best=best.get(index)) for index, cell in enumerate(cells)]
 
@@ -305,6 +310,8 @@ def _may_be_ranked(draft: Draft, cells: Sequence[Cell], samples: Sequence[Sample
     has_rivals = sum(cell.rankable for cell in cells) >= 2
     has_mean_losses = draft.metric != "ppl"
     has_same_context = row_differences.isdisjoint({"stride", "context length"})
+    # The same ids of one tokenizer must be scored. Between tokenizers ids differ although the text is the
+    # same.
     agrees_by_tokenizer = all(
         len(targets) == 1 and None not in targets for targets in targets_by_tokenizer.values()
     )
@@ -353,11 +360,15 @@ def _numbers_beside(draft: Draft, cells: Sequence[Sequence[Cell]], level: float)
     """Return what the runs of a draft measured beside its losses."""
     columns: dict[str, Any] = {}
     by_row: dict[str, Sequence[Any]] = {}
+    # Asked once for all protocols: most tables have no such numbers, and looking for them flattens every
+    # record again.
     measured = protocols_of([member.run for group in draft.groups for member in group.members])
     for numbers in all_numbers_beside():
         table = None
         if numbers.protocol in measured:
             table = _table_beside(draft, numbers, cells, level)
+        # Every row has every key, null without a number, so that readers of the JSON need not ask which keys
+        # there are.
         by_row[numbers.key] = [None] * len(draft.groups) if table is None else numbers.rows_of(table)
         if numbers.columns_of is not None:
             columns[numbers.key] = None if table is None else numbers.columns_of(table)
@@ -407,6 +418,8 @@ def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:
     for group in draft.groups:
         row: list[Member] = []
         for member in group.members:
+            # By the extension of the row and not of the member: a run without losses is a member of extended
+            # rows, too.
             beside = members_of_pool.get((member.run.path, group.extension))
             if beside is None or not _agrees(member, first_of_run.get(member.run.path)):
                 beside = Member(member.run)  # without numbers
@@ -436,6 +449,8 @@ def _agrees(member: Member, first_of_run: Member | None) -> bool:
 
 def _curve_breaks(draft: Draft, group: RowGroup) -> CurveSummary | None:
     """Return where the curves of a row as trained break, for the table of another protocol."""
+    # A table of `positions` has the break in its own column. Curves with an extension are held against the
+    # level as trained, so that they have another break.
     if draft.protocol == POSITIONS or group.extension is not None:
         return None
     measured = [member for member in group.members if member.by_multiple]

@@ -16,6 +16,7 @@ from posenc.results.runs import Run, load_run
 
 # Names of the records that posenc ships. A folder of the same name comes first.
 STUDIES = ("study", "study-recall", "study-room")
+# A text that could be a name: no part of a path, and no glob.
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
 
@@ -101,6 +102,8 @@ def find_locations(paths: Iterable[str | Path]) -> list[Location]:
 def _starting_points(text: str | Path) -> list[Path]:
     """Return the run directories, folders or bundles that a path on the command line stands for."""
     path = named_path(text)
+    # A path that exists is taken as it is: a folder's name may hold `[` or `*`, which a glob would read
+    # otherwise.
     start = _start_of(path)
     if start is not None:
         return [start]
@@ -151,6 +154,7 @@ def _hint_at_runs(text: str) -> str:
     train_first = "train one first: posenc train encoding=rope"
     if text == "runs" or not PLAIN_NAME.fullmatch(text):
         return train_first
+    # The names of encodings count as well: `posenc compare study rope` takes both kinds in the same place.
     close = nearest(text, [*STUDIES, *choice_files("encoding")])
     if close:
         return f"did you mean: {close}\n{train_first}"

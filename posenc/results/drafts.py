@@ -60,6 +60,7 @@ def drafts_of(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
 
 def suited_to_tasks(runs: Sequence[Run], request: CompareRequest) -> CompareRequest:
     """Return the request for whole answers in place of the headline, if only tasks were measured."""
+    # Runs of tasks alone have no headline, so that the bare `posenc compare` would be refused.
     if request.protocol == HEADLINE and protocols_of(runs) == [EXACT.protocol]:
         return replace(request, protocol=EXACT.protocol)
     return request
@@ -129,8 +130,10 @@ def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -
     """Return the metric of a table. Curves have no other than nats per token. Raises UserError."""
     measurements = [measurement for member in members for measurement in member.measurements]
     has_curves = any(measurement.curve is not None for measurement in measurements)
+    # The bins of a curve keep nats per token and no bytes, so that bits per byte cannot be made of them.
     if not has_curves or request.metric == "nats":
         return request.metric
+    # With all protocols a table in nats among tables in bits is of more use than an error.
     if request.protocol != ALL_PROTOCOLS:
         raise UserError("--metric", request.metric, f"{protocol} is in nats per token", allowed=["nats"])
     return "nats"
@@ -150,6 +153,7 @@ def _with_chosen_rows(drafts: Sequence[Draft], patterns: Sequence[str]) -> list[
     if patterns:
         drafts = [replace(draft, groups=_fitting_groups(draft.groups, patterns)) for draft in drafts]
         drafts = [draft for draft in drafts if draft.groups]
+    # After rows are chosen: what only left out tables had need not be said of those that stay.
     shared = _shared_keys([draft.values for draft in drafts])
     return [_with_mixed(draft, shared) for draft in drafts]
 
@@ -176,6 +180,7 @@ def _shared_keys(tables: Sequence[Mapping[str, str]]) -> set[str]:
 
 def _with_mixed(draft: Draft, shared: set[str]) -> Draft:
     """Return the table without the values that all tables share, and with those in which its rows differ."""
+    # Anew, and not those of the ranking, since only the rows that are left count for what differs.
     conditions = conditions_of(draft.members)
     mixed_by_member = telling_texts(conditions)  # for each member the keys in which members differ
     by_member: dict[tuple[Path, Circumstances], _MemberConditions] = {}
@@ -242,6 +247,7 @@ def _columns_near(columns: Sequence[Column], multiples: Sequence[float]) -> tupl
 
 def _is_near(multiple: float, other: float) -> bool:
     """Tell whether two multiples are the same, except for rounding."""
+    # Bins end at whole positions and multiples are rounded, so that what a user types meets them only nearly.
     return math.isclose(multiple, other, rel_tol=1e-4)
 
 
@@ -263,6 +269,8 @@ def find_baseline(draft: Draft, name: str) -> int:
         matches = [index for index, group in enumerate(draft.groups) if name in names_of(group)]
         if len(matches) == 1:
             return matches[0]
+        # Several exact matches must not fall through to a looser name, which would choose one of them in
+        # silence.
         if matches:
             break
     problem = "stands for several rows" if matches else "there is no such row among those shown"

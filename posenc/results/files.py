@@ -6,6 +6,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+# Of a bundle, a record or status.json. Without a limit, a file of somebody else could fill the memory of its
+# reader.
 LARGEST = 50_000_000  # bytes
 LARGEST_RESULTS = 500_000_000  # bytes; 25 records of 2000 documents have 3 MB, 900 with extensions 60 MB
 LARGEST_CONFIG = 1_000_000  # bytes

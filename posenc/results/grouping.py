@@ -72,6 +72,8 @@ class RowGroup:
     @property
     def beyond(self) -> str | None:
         """Return the declared policy past T of the encoding or extension; None without one."""
+        # A record knows the policy that acted when it was measured, an extension's included. The settings
+        # know that of the training alone.
         for member in self.members:
             for measurement in member.by_multiple.values():
                 if measurement.beyond is not None:
@@ -111,6 +113,8 @@ def group_runs(ranking: Ranking) -> list[RowGroup]:
     Runs without numbers join the row of their settings.
     """
     settings = _settings_with_code(ranking.runs)  # by path
+    # Rows are made of the runs with numbers first, since only these say in which conditions rows differ. A
+    # run without numbers then joins what is there.
     groups = _measured_groups(ranking.members, settings)
     with_numbers = {member.run.path for member in ranking.members}
     for run in ranking.runs:
@@ -165,8 +169,11 @@ def _settings_with_code(runs: Sequence[Run]) -> dict[Path, dict[str, str]]:
         by_row[row_name(run), tuple(settings[run.path].items())].append(run)
     for seeds in by_row.values():
         codes = {run.facts["code"] for run in seeds if run.facts is not None and "code" in run.facts}
+        # Only where codes differ: with the hash among the settings of every row, all labels would have it.
         if len(codes) > 1:
             for run in seeds:
+                # Runs from before the hash was stored name none, and may be of either code. They are a row
+                # apart.
                 code = "unknown" if run.facts is None else run.facts.get("code", "unknown")
                 settings[run.path] = {**settings[run.path], CODE: code}
     return settings
@@ -186,6 +193,8 @@ def _with_unmeasured(groups: Sequence[RowGroup], run: Run, settings: dict[str, s
     ]
     as_trained = [index for index in of_settings if groups[index].extension is None]
     unmeasured = [index for index in of_settings if not groups[index].is_measured]
+    # With several such rows, in a table of --allow-mixed, nothing says which of them the run would have
+    # joined.
     if len(as_trained) == 1:
         rows_to_join = as_trained
         if run.state == DIVERGED:
@@ -218,6 +227,7 @@ def _with_distinct_seeds(group: RowGroup) -> RowGroup:
     by_seed: dict[int, Member] = {}
     without_seed = [member for member in group.members if member.run.seed is None]
     notes = list(group.notes)
+    # Two runs of one seed are no independent draws: as two seeds they would make the interval too narrow.
     for member in sorted(group.members, key=lambda member: (not member.by_multiple, str(member.run.path))):
         seed = member.run.seed
         if seed is not None and by_seed.setdefault(seed, member) is not member:
@@ -244,6 +254,7 @@ def _labelled(groups: Sequence[RowGroup]) -> list[RowGroup]:
     by_encoding: dict[str, list[dict[str, str]]] = defaultdict(list)
     for group in groups:
         by_encoding[group.encoding].append(group.settings)
+    # Within one encoding: between encodings nearly all parameters differ, and the name already says so.
     keys = {name: differing(settings) for name, settings in by_encoding.items()}
     labelled = [replace(group, label=_label(group, keys[group.encoding])) for group in groups]
     return _told_apart(labelled)

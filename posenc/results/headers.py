@@ -86,6 +86,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
     # all measurements of a member have the same text, split and stride, so the first stands for all
     first_measurements = [member.measurements[0] for member in members]
     recorded = [measurement for member in members for measurement in member.measurements]
+    # A record with a note has 0 targets, which would begin the range of the header.
     scored = [measurement for measurement in recorded if measurement.targets]
     unit = METRICS[draft.metric]
     if draft.metric == "nats":
@@ -93,6 +94,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         unit = shared_or_none(measurement.unit for measurement in recorded) or UNIT
     parameters = [member.run.parameters for member in members]
     train_lengths = [_train_length(run) for run in runs]
+    # Of all runs and not of those with numbers: a seed that diverged was trained, too.
     seeds = {seed for group in draft.groups for seed in group.seeds}
     left_out = _records_left_out(draft)
     return Header(
@@ -137,6 +139,7 @@ def _runs_of_rows(draft: Draft) -> list[Run]:
 def _records_left_out(draft: Draft) -> Counter[str]:
     """Count, by reason, the records of the table's runs that no table shows."""
     counts: Counter[str] = Counter()
+    # Each run once: it has a member for each extension, and its records would be counted as often.
     for path in {member.run.path for member in draft.members}:
         counts.update(draft.left_out.get(path, {}))
     return counts
@@ -153,6 +156,7 @@ def _fact(run: Run, key: str) -> Any:
 
 def _train_length(run: Run) -> int | None:
     """Return T; None if it is not known."""
+    # Facts first: results.json says what was trained and measured, config.yaml what was asked for.
     if run.facts is not None:
         return run.facts.get("context_length")
     return None if run.settings is None else run.settings.context_length
@@ -171,6 +175,7 @@ def _text_trained_on(member: Member) -> str | None:
     name = corpus.get("name")
     if not isinstance(name, str) or not isinstance(fingerprint, str):
         return None
+    # By the fingerprint and not by the name: one text may have two names, as another path in `data=files`.
     if fingerprint == scored.target_set.fingerprint:
         return None
     return f"{name} {fingerprint[:12]}" if name == scored.corpus else name
@@ -211,6 +216,7 @@ def _reference(members: Sequence[Member], metric: Metric) -> Reference | None:
     for name in REFERENCES:
         values: set[float | None] = set()
         for member in members:
+            # A run may hold the reference of several texts. The table shows the one on its own targets.
             hashes = {measurement.target_set.targets_hash for measurement in member.measurements}
             for reference in measurements_of(member.run, name):
                 if reference.target_set.targets_hash in hashes:
@@ -233,4 +239,6 @@ def _nats_per_bpb(runs: Sequence[Run]) -> float | None:
         for record in run.records:
             if record["nats"] and record["bpb"]:
                 ratios.append(record["nats"] / record["bpb"])
+    # The ratio is the bytes of a token times log 2, and differs a little between sets of targets. The median
+    # is not moved by a record of few targets.
     return statistics.median(ratios) if ratios else None

@@ -79,6 +79,8 @@ class Recovered:
 
 def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
     """Return the losses of the runs that share their targets with a run of a shorter T."""
+    # The common table has one T. Then nothing is long-trained, and no record has to be flattened to find that
+    # out.
     train_lengths = {run.facts["context_length"] for run in runs if run.facts is not None}
     if protocol not in PROTOCOLS_WITH_WORTH or len(train_lengths) < 2:
         return []
@@ -86,6 +88,8 @@ def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
     for run in runs:
         if run.facts is not None and run.state != DIVERGED:
             measured_runs += _at_own_length(run, run.facts["context_length"], protocol)
+    # Long is relative: among three lengths the middle one is long for the shortest, and short for the
+    # longest.
     lengths: dict[str, set[int]] = defaultdict(set)
     for measured in measured_runs:
         lengths[measured.targets_hash].add(measured.at_own_length.window)
@@ -102,6 +106,7 @@ def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTra
     A set is left out if the run was not measured on it at the length of its training.
     """
     measurements = measurements_of(run, protocol)
+    # The weights of an earlier checkpoint had fewer tokens than those of the row that is held against them.
     last_step = max((measurement.step for measurement in measurements), default=0)
     by_targets: dict[TargetSet, dict[int, Measurement]] = defaultdict(dict)
     for measurement in measurements:
@@ -161,6 +166,8 @@ def _recovered_by_samples(
         pair_of(reference.by_window.get(near_window), reference.at_own_length) for reference in references
     ]
     long = _TwoSamples.of(pairs)
+    # Without its own loss at T the worth is not known. The loss at 8T alone gave the worth of before 0.2,
+    # which mixed two things (see above).
     if not long.near:
         far_losses = [reference.at_own_length.nats or 0.0 for reference in references]
         return Recovered(
@@ -248,11 +255,14 @@ def share_of(short: TwoLosses, long: TwoLosses) -> Recovered:
     )
     if worth_interval is None:
         return replace(recovered, note=FEW_DOCUMENTS)
+    # A share of nearly nothing can be any number. So there is no share while the worth may be zero.
     if worth_interval[0] <= 0:
         return replace(recovered, note=NO_WORTH)
+    # A ratio of means, and not the mean of ratios: seeds of the two models are not paired.
     share = float(gains.mean()) / worth
     gains_without = _without_one(short.near) - _without_one(short.far)
     worths_without = _without_one(long.near) - _without_one(long.far)
+    # The whole share without a document, since the same documents are in its numerator and its denominator.
     shares_without = gains_without / worths_without  # (D,)
     all_ratios = (*short.near, *short.far, *long.near, *long.far)
     documents = DocumentPart(jackknife_variance(shares_without), min(ratio.freedom for ratio in all_ratios))

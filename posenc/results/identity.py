@@ -89,6 +89,7 @@ def kind_of(run: Run, *, any_length: bool = False) -> tuple[str, str]:
     sizes = dict(sizes_of(run) or {})
     if any_length:
         sizes.pop("context_length", None)
+    # As text, since settings are dictionaries, which have no hash and cannot be members of a set.
     settings = json.dumps([run.encoding, settings_of(run)], sort_keys=True)
     return settings, json.dumps(sizes, sort_keys=True)
 
@@ -142,6 +143,7 @@ def knob_words(extension: Mapping[str, Any] | Extend) -> list[str]:
     left_out = {"name", "tuned", "tuned_on", "resolved", *tuned}
     knob_texts = []
     knobs = flat_texts(extension)
+    # In the order of the YAML, so that a label does not depend on the order in which a record was stored.
     in_yaml = [key for key in defaults if key in knobs]
     not_in_yaml = [key for key in knobs if key not in defaults]
     for key in [*in_yaml, *not_in_yaml]:
@@ -209,6 +211,7 @@ def planned_conditions(run: Run) -> Conditions | None:
     if settings is None:
         return None
     return Conditions(
+        # Without a fingerprint: the corpus of a run without numbers may never have been read.
         trained_on=settings.data.name,
         tokenizer=_tokenizer_text(settings.tokenizer.marked(Mark.SIZE)),
         context_length=settings.context_length,
@@ -271,6 +274,8 @@ def _conditions(member: Member, model: str, target_set: str, corpus_names: Mappi
     first = member.measurements[0]
     targets = first.target_set
     return Conditions(
+        # Name and fingerprint: two users' own files both have the name `files`. Twelve digits tell texts
+        # apart.
         trained_on=f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
         planted=as_text(corpus.get("plant")),
         tokenizer=_tokenizer_text(facts.get("tokenizer", UNKNOWN)),
@@ -307,9 +312,14 @@ def _model_texts(members: Sequence[Member]) -> list[str]:
     """Return the name of each member's model, or if models of one name differ, the sizes that differ."""
     models = [flat_texts(member.run.model or {}) for member in members]
     keys = differing(models)
+    # Sizes of two named models differ in nearly every key, and the name stands for all of them.
     if not keys or "name" in keys:
         return [model.get("name", UNKNOWN) for model in models]
-    return [" ".join(f"{key}={model.get(key)}" for key in keys) for model in models]
+    texts = []
+    for model in models:
+        sizes = [f"{key}={model.get(key)}" for key in keys]
+        texts.append(" ".join(sizes))
+    return texts
 
 
 def _target_texts(members: Sequence[Member]) -> list[str]:
@@ -345,6 +355,7 @@ def tokens_trained(member: Member) -> int | str:
     step = member.measurements[0].step
     if not isinstance(tokens, int):
         return UNKNOWN
+    # Every update has as many tokens (train.batch_tokens), so that a checkpoint has its share of them.
     if isinstance(steps, int) and 0 < step < steps:
         return tokens * step // steps
     return tokens

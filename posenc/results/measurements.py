@@ -173,6 +173,7 @@ def trained_plant(run: Run) -> str | None:
     plant = None if run.facts is None else run.facts.get("corpus", {}).get("plant")
     if plant is None:
         return None
+    # Records from before there were two kinds do not name theirs. It is the kind that all runs had then.
     kind: str = plant.get("kind", earlier_values(PlantSettings)["kind"])
     return kind
 
@@ -201,6 +202,7 @@ def extension_key(extend: Extend | None) -> str | None:
 
 def rounded_multiple(multiple: float) -> float:
     """Return a multiple of T, rounded so that it can be a key."""
+    # Six digits, since 1/3 comes from several divisions, and a last bit would make a column of its own.
     return round(multiple, 6)
 
 
@@ -242,6 +244,8 @@ def pool_of(runs: Sequence[Run], protocol: str) -> Pool:
     """
     pool: Pool = {}
     for run in runs:
+        # A diverged run may have records of earlier checkpoints. They would be those of the seed that did
+        # well until then.
         if run.facts is None or run.state == DIVERGED:
             continue
         measured = _of_newest_checkpoint(measurements_of(run, protocol))
@@ -254,6 +258,7 @@ def _of_newest_checkpoint(measured: Sequence[Measurement]) -> list[Measurement]:
     """Return a run's measurements on each text that are of the newest checkpoint measured on it."""
     newest: dict[tuple[str, str], int] = defaultdict(int)
     for measurement in measured:
+        # By text: an earlier checkpoint that alone was measured on another text keeps its table of that text.
         text = measurement.circumstances.text
         newest[text] = max(newest[text], measurement.step)
     return [
@@ -295,6 +300,8 @@ def members_of(pool: Pool) -> list[Member]:
     all_measured: list[Measurement] = []
     for measured in pool.values():
         all_measured += measured
+    # Over all runs and not for each by itself, so that the rows of a table were measured in the same
+    # circumstances if they can be.
     preferences = _preferences(all_measured)
     members: list[Member] = []
     for measured in pool.values():
@@ -345,6 +352,8 @@ def _is_shown(
     for member in members:
         if member.circumstances == circumstances:
             return True
+        # The same windows on other targets of the text say the same again, and a second table would only ask
+        # which of the two counts.
         if _repeats(member.circumstances, circumstances):
             measurements = [*member.measurements, *member.by_multiple.values()]
             cells |= {(member.extension, measurement.multiple) for measurement in measurements}

@@ -51,6 +51,8 @@ def as_text(value: object) -> str:
     if type(value) is int:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
+        # Above 1e15 a float no longer holds every whole number, and its digits would be those of its
+        # rounding.
         is_whole = value.is_integer() and abs(value) < 1e15
         return str(int(value) if is_whole else value)
     return json.dumps(value, sort_keys=True, default=str)

@@ -24,6 +24,7 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    # `isascii` only reads a flag of the text, so that a common text is not encoded for nothing.
     if isinstance(value, str) and not value.isascii():
         return encodable(value)
     return value

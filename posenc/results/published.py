@@ -12,7 +12,14 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.results.beside.recall import RECALL, did_not_learn_to_recall
-from posenc.results.comparison import CompareRequest, Comparison, Header, compare_runs, protocols_of
+from posenc.results.comparison import (
+    CompareRequest,
+    Comparison,
+    Header,
+    Row,
+    compare_runs,
+    protocols_of,
+)
 from posenc.results.plain import plain
 from posenc.results.records import HEADLINE, INFLATED
 from posenc.results.runs import Run
@@ -162,6 +169,8 @@ def _nearest_protocol(number: PublishedNumber, protocols: Sequence[str], table: 
         return RECALL.protocol
     # a paper's protocol begins with the name of ours: `sliding, stride 1`
     same_protocol = [protocol for protocol in PROTOCOLS if number.protocol.startswith(protocol)]
+    # A paper's own protocol first: nonoverlapping windows flatter long ones (docs/reading-the-numbers.md), so
+    # that two protocols differ for a reason that is no encoding's.
     available = [protocol for protocol in (*same_protocol, *PROTOCOLS) if protocol in protocols]
     return available[0] if available else HEADLINE  # with no run at all, `compare_runs` raises the error
 
@@ -179,19 +188,27 @@ def _our_numbers(comparison: Comparison) -> dict[tuple[str, float], _OurNumber]:
     """Return our numbers by label and multiple of T. For recall they are those at the farthest distance."""
     numbers: dict[tuple[str, float], _OurNumber] = {}
     for row in comparison.rows:
-        recall = RECALL.of(row)
-        if comparison.header.protocol != RECALL.protocol:
-            for cell in row.cells:
-                number = _OurNumber(cell.mean, cell.change, cell.change_spread)
-                numbers[row.label, cell.multiple] = number
-        elif recall is not None and recall.within is not None:
-            for recall_cell in recall.cells:
-                if recall_cell is not None:
-                    # A row that did not learn has nothing to lose, so its change would say nothing.
-                    # `learned` is None where it was not measured: such a row may have learned.
-                    may_have_learned = recall.learned is not False
-                    change = recall_cell.accuracy - recall.within.accuracy if may_have_learned else None
-                    numbers[row.label, recall_cell.multiple] = _OurNumber(recall_cell.accuracy, change)
+        if comparison.header.protocol == RECALL.protocol:
+            numbers |= _recall_numbers(row)
+            continue
+        for cell in row.cells:
+            numbers[row.label, cell.multiple] = _OurNumber(cell.mean, cell.change, cell.change_spread)
+    return numbers
+
+
+def _recall_numbers(row: Row) -> dict[tuple[str, float], _OurNumber]:
+    """Return a row's recall by its label and the multiple of T; empty without recall within T."""
+    recall = RECALL.of(row)
+    if recall is None or recall.within is None:
+        return {}
+    # A row that did not learn has nothing to lose, so its change would say nothing. `learned` is None where
+    # it was not measured: such a row may have learned.
+    may_have_learned = recall.learned is not False
+    numbers: dict[tuple[str, float], _OurNumber] = {}
+    for cell in recall.cells:
+        if cell is not None:
+            change = cell.accuracy - recall.within.accuracy if may_have_learned else None
+            numbers[row.label, cell.multiple] = _OurNumber(cell.accuracy, change)
     return numbers
 
 
@@ -226,6 +243,7 @@ def _line(
     our_numbers: Mapping[tuple[str, float], _OurNumber],
 ) -> AgainstLine:
     """Return the line of a published number, beside the number of ours at the nearest multiple of T."""
+    # A table may print one encoding at several training lengths, and each of them has a T of its own.
     same_training = [other for other in numbers if other.train_length == number.train_length]
     our_multiples = [column.multiple for column in comparison.columns]
     published_multiples = [other.multiple for other in same_training]
@@ -277,7 +295,8 @@ def _multiple_beside(
         return None
     nearest = _nearest(multiple, measured_multiples)
     is_near = abs(math.log(nearest / multiple)) <= NEAR
-    # among the published multiples, the nearest to that one is this one
+    # Among the published multiples, the nearest to ours must be this one. Otherwise one number of ours could
+    # stand beside two of the paper, of which only the nearer one belongs to it.
     is_mutual = _nearest(nearest, published_multiples) == multiple
     if is_near and is_mutual:
         return nearest

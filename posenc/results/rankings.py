@@ -73,12 +73,15 @@ def _measured_rankings(runs: Sequence[Run], protocol: str) -> list[Ranking]:
     """Return the rankings of the runs with numbers."""
     pool = pool_of(runs, protocol)
     drafts = _draft_rankings(pool)
+    # The values are sought once all rankings are known: what tells a ranking apart depends on the others.
     values = _telling_values([_representative(draft.members) for draft in drafts])
     by_round: dict[int, list[Ranking]] = defaultdict(list)
     for draft, values_of_ranking in zip(drafts, values, strict=True):
         ranking = Ranking(values_of_ranking, _runs_of(draft.members), tuple(draft.members))
         by_round[draft.round_number].append(ranking)
     rankings: list[Ranking] = []
+    # Rounds stay in their order: a later one has what is left of runs that already have a table, however many
+    # they are.
     for rankings_of_round in by_round.values():
         rankings += sorted(rankings_of_round, key=_most_runs_first)
     return _with_left_out(rankings, pool, protocol)
@@ -235,7 +238,11 @@ def _ranking_of(run: Run, kinds: Sequence[set[tuple[str, str]]]) -> int | None:
         if kind in kinds_of_ranking:
             return index
     for index, kinds_of_ranking in enumerate(kinds):
+        # A second pass over all rankings: a ranking with runs of the same settings comes before one of the
+        # same size alone.
         sizes = {size_of_ranked for _, size_of_ranked in kinds_of_ranking}
+        # A ranking that holds a run of unknown size may be of this size, too. In doubt there is no further
+        # table.
         if {size, UNKNOWN_SIZE} & sizes:
             return index
     return 0 if size == UNKNOWN_SIZE else None

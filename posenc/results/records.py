@@ -59,6 +59,7 @@ def _check_documents(sums: PerDocument) -> PerDocument:
     if "group" in sums:
         columns.append(sums["group"])
     check_aligned(*columns)
+    # Samples are paired by document. One that comes twice would pair with itself or shift all that follow.
     if len(set(sums["document"])) < len(sums["document"]):
         raise wrong_record("a document comes twice")
     return sums
@@ -188,6 +189,8 @@ def check_results(data: bytes | Mapping[str, Any]) -> Results:
     """Return results.json, given as its text or as plain data, checked. Raises ValueError."""
     adapter = _results_adapter()
     try:
+        # Pydantic's own parser reads the text, so that no second copy of hundreds of megabytes is made as
+        # Python objects.
         return adapter.validate_json(data) if isinstance(data, bytes) else adapter.validate_python(data)
     except ValidationError as error:
         raise ValueError(_first_problem(error)) from error
@@ -203,6 +206,8 @@ def check_record(data: bytes) -> Record:
 
 @functools.cache
 def _results_adapter() -> TypeAdapter[Results]:
+    # The files of the protocols import this module, so that the whole type can be made only when it is first
+    # needed.
     fields = get_type_hints(Results, include_extras=True)
     list_type: Any = list
     fields["records"] = list_type[_complete_record_type()]
@@ -231,6 +236,7 @@ def _typed_dict(name: str, fields: dict[str, Any]) -> Any:
 
 
 def _first_problem(error: ValidationError) -> str:
+    # The first problem alone: a file of another version may have hundreds.
     first = error.errors(include_url=False, include_context=False)[0]
     if first["loc"] == ("schema_version",):
         return other_schema(first["input"])
@@ -318,6 +324,7 @@ def make_record(
     """
     per_document = None if sums is None else _per_document(sums)
     assert per_document is not None or note is not None, "a record without targets needs a note that says why"
+    # A single document that is nan makes the sum nan, and JSON has neither nan nor infinity.
     if per_document is not None and not all(map(math.isfinite, per_document["nats"])):
         per_document = None
         note = note or "diverged"
@@ -353,6 +360,7 @@ def _per_document(sums: DocumentSums) -> PerDocument | None:
     for document, nats, targets, size, group in columns:
         if targets > 0:
             rows.append((int(document), float(nats), int(targets), int(size), int(group)))
+    # Two records are paired by place in these lists, and the order of measuring differs between windows.
     rows.sort()
     documents = [row[0] for row in rows]
     assert len(set(documents)) == len(documents), "every document may come once"
@@ -373,6 +381,7 @@ def _numbers(sums: PerDocument | None) -> dict[str, Any]:
     """Return the fields of a record that are computed from its sums; null without them."""
     if sums is None:
         return {"nats": None, "bpb": None, "ppl": None, "targets": 0, "documents": 0, "ci95": None}
+    # fsum rounds once, so that the loss does not depend on the order of the documents.
     total = math.fsum(sums["nats"])
     targets = sum(sums["targets"])
     size = sum(sums["bytes"])
@@ -406,6 +415,7 @@ def record_path(run_dir: Path, key: RecordKey) -> Path:
     if key.precision is not None:  # records in the training's precision keep their names
         key_fields.append(key.precision)
     text = json.dumps(key_fields, sort_keys=True, allow_nan=False)
+    # The readable parts are for people. Two keys may share them, and the hash tells their files apart.
     parts = [safe_name(key.protocol), f"W{key.window}"]
     if key.stride is not None:
         parts.append(f"S{key.stride}")
@@ -427,6 +437,7 @@ def find_record(run_dir: Path, key: RecordKey) -> Record | None:
     """Return the stored record of this key; None without one, and where it is damaged."""
     try:
         record = _read_record(record_path(run_dir, key))
+    # A damaged record counts as missing and is measured anew. To stop here would cost the whole evaluation.
     except (OSError, ValueError):
         return None
     # The name of the file has eight digits of a hash alone, so the key in the record has the last word.
@@ -436,6 +447,8 @@ def find_record(run_dir: Path, key: RecordKey) -> Record | None:
 def read_records(run_dir: Path) -> list[Record]:
     """Return all records of a run in a fixed order. Raises RunError that names a damaged file."""
     records = []
+    # Names that begin with a dot are temporary files of a writer that may still be at work
+    # (core/atomic_files.py).
     for path in sorted((Path(run_dir) / "records").glob("[!.]*.json")):
         try:
             records.append(_read_record(path))

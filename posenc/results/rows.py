@@ -153,6 +153,8 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
         compared = _beside_reference(member)
         if compared is None:
             continue
+        # The margin must hold with the whole interval, as for verdicts: a difference that is large on few
+        # documents by luck must not pass a model that has learned only how often bytes occur.
         interval = compared.difference.interval()
         highest = compared.difference.value if interval is None else interval[1]
         if highest >= -REFERENCE_MARGIN:
@@ -182,6 +184,7 @@ def _beside_reference(member: Member) -> BesideReference | None:
 
     If the run has several losses on targets of a reference, take one that the table shows, else the newest.
     """
+    # Its records are of checkpoints before it diverged, and its row says that it did.
     if member.run.state == DIVERGED:
         return None
     as_trained = [

@@ -80,6 +80,8 @@ class Run:
             return FINISHED if self.facts is not None else UNKNOWN_STATE
         if state == RUNNING and is_dead(self.status):
             return DEAD
+        # The file may be from somebody else, and its state is printed in tables. It must be short and must
+        # not move the cursor.
         return visible(state)[:40]
 
     @property
@@ -100,6 +102,7 @@ class Run:
     @property
     def encoding(self) -> str | None:
         """Return the encoding's name if it is known; for a sum the names of its parts, `alibi+rope`."""
+        # Facts say what was trained. Settings are what is left if the results are missing or damaged.
         if self.facts is not None:
             return encoding_name(self.facts["encoding"])
         return None if self.settings is None else encoding_name(self.settings.encoding.plain())
@@ -114,6 +117,8 @@ class Run:
     @property
     def model(self) -> dict[str, Any] | None:
         """Return the model's name and sizes, without those that are null."""
+        # Options that a later version added are null, and older runs lack their keys. Both have to count as
+        # one model (docs/log.md, 2026-11-25: new runs had a table of their own).
         model = None if self.facts is None else self.facts.get("model")
         return None if model is None else {key: value for key, value in model.items() if value is not None}
 
@@ -195,9 +200,12 @@ def is_dead(status: RunStatus) -> bool:
         if process.status() == psutil.STATUS_ZOMBIE:  # a zombie has ended
             return True
         written = datetime.fromisoformat(str(status.get("updated"))).timestamp()
+        # Two seconds of margin, since the two times come from two clocks. In doubt a run counts as running.
         return bool(process.create_time() > written + 2)  # then a later process was given the same number
     except psutil.NoSuchProcess:
         return True
+    # A process that may not be looked at, or a time that cannot be read, leaves a doubt. In doubt a run is
+    # not dead.
     except (psutil.Error, ValueError):
         return False
 
@@ -207,6 +215,7 @@ def last_metrics(run_dir: Path) -> dict[str, Any]:
     path = run_dir / METRICS_FILE
     if not path.is_file():  # opening a pipe would block
         return {}
+    # Only the end is read: `posenc runs` asks every run, and a long training has a long file.
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
         for line in reversed(file.read(TAIL).splitlines()):

@@ -29,6 +29,8 @@ def seed_cells(comparison: Comparison) -> Iterator[SeedCell]:
         for member in row.members:
             has_curve = any(measurement.curve is not None for measurement in member.measurements)
             for column in comparison.columns:
+                # Cells of a single run are made by the same function as those of rows, so that a seed's
+                # change and verdict follow the same rules as its row's.
                 nats = make_cell([member], column.multiple, "nats")
                 bits = None if has_curve else make_cell([member], column.multiple, "bpb")
                 yield SeedCell(row, member, nats, bits)

@@ -56,6 +56,7 @@ def summarize(run: Run) -> RunSummary:
     last = last_metrics(run.path)
     tokens, planned = _tokens(run, facts, last)
     speed = _number(facts.get("tokens_per_second") or last.get("tokens_per_second"))
+    # Only of a run that trains. What is left of a run that stopped depends on when somebody continues it.
     seconds_left = None
     if run.state == RUNNING and planned and speed and tokens is not None:
         seconds_left = max(0.0, (planned - tokens) / speed)
@@ -98,6 +99,7 @@ def summarize(run: Run) -> RunSummary:
 def headline_losses(run: Run) -> dict[float, float]:
     """Return the losses that `posenc compare` shows of the model as trained, by multiple of T."""
     losses = {}
+    # By the same choice as `posenc compare`, so that both commands print the same loss of a run.
     for member in select([run], HEADLINE):
         if member.extension is not None:
             continue
@@ -109,6 +111,7 @@ def headline_losses(run: Run) -> dict[float, float]:
 
 def _tokens(run: Run, facts: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Return how many tokens a run was trained on so far, and how many it should be trained on."""
+    # A finished run was trained on whole updates, which may be a few tokens less than were asked for.
     if run.state == FINISHED:
         tokens = _number(facts.get("tokens"))
         return tokens, tokens
@@ -124,6 +127,7 @@ def _continuing_command(run: Run) -> str | None:
     command = resume_command(run) or "the command that began it"
     if run.state in RESUMABLE:
         return command
+    # The same command alone refuses a run that diverged (running/run_directory.py).
     return f"{command} --retry" if run.state == DIVERGED else None
 
 
@@ -139,6 +143,7 @@ def _written(run: Run) -> float | None:
 
 def _number(value: object) -> float | None:
     """Return a number of a file; None for anything else, and for a number that cannot be true."""
+    # `not <` also refuses nan, which is not smaller than anything.
     if not isinstance(value, int | float) or not abs(value) < LARGEST:
         return None
     return float(value)

@@ -55,6 +55,8 @@ def matching_runs(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
             raise _unknown_key(condition.key, runs)
         values = [value_of_key(run, condition.key) for run in chosen]
         fitting = [run for run, value in zip(chosen, values, strict=True) if condition.holds(value)]
+        # A condition that nobody fulfils is a slip: an empty answer would look as if there were no such runs
+        # on disk.
         if chosen and not fitting:
             sign = "!" if condition.excludes else ""
             allowed = sorted({value for value in values if value is not None})

@@ -49,6 +49,8 @@ def build_tracker(settings: TrackingSettings, run: TrackedRun) -> Tracker:
         return Tracker()
     try:
         return tracker_class(run, **arguments)
+    # Whatever a tracker's library raises: the files of the run are the truth, and a dashboard is no reason to
+    # lose a run.
     except Exception as error:
         text = error_text(error)
         logger.warning("%s could not start, the run goes on without it (%s)", tracker_class.label, text)
@@ -69,6 +71,7 @@ def _choose(settings: TrackingSettings) -> tuple[type[BaseTracker] | None, dict[
     path = TRACKERS[name]
     if path is None:
         return None, check_arguments(Tracker, settings.parameters, "tracking")
+    # Before the import, whose error would name a module and not the command that installs it.
     refuse_without(name, "tracking", name, name)
     module = importlib.import_module(path.module)
     tracker_class: type[BaseTracker] = getattr(module, path.class_name)

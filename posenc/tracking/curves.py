@@ -80,6 +80,8 @@ def curve_name(record: Record, config: Mapping[str, Any]) -> str:
     if extension is not None:
         name += f"+{extension['name']}"
         details += knob_words(extension)
+    # Only what differs from the run's own settings, so that the curves of the usual evaluation have the same
+    # names in every run, and a dashboard can lay them over each other.
     if record["corpus"] != config["data"]["name"]:
         details.append(f"on {record['corpus']}")
     if record["split"] != config["eval"]["split"]:
@@ -143,6 +145,7 @@ def finite(figures: Mapping[str, float | None]) -> Row:
     """Return the figures that are finite numbers."""
     row = {}
     for name, value in figures.items():
+        # Trackers treat nan each in its own way, and a point that is missing is read the same way everywhere.
         if value is not None and math.isfinite(value):
             row[name] = float(value)
     return row

@@ -48,6 +48,7 @@ def make_dashboard(
         raise UserError("--protocol", protocol, "there is no such protocol", allowed=protocol_names())
     view = View(project_of(project), protocol, multiple)
     owner = entity or user_settings().entity
+    # Before the key is asked for: a file needs no account.
     if out is not None:
         _write(build_workspace(owner or "ENTITY", view), output_file("--out", out))
         say(f"written: {out}; nothing was sent")
@@ -60,6 +61,7 @@ def make_dashboard(
 
 def _write(workspace: Any, file: Path) -> None:
     """Write a workspace as the JSON that W&B's server takes."""
+    # wandb-workspaces has no public way to write a workspace without sending it (0.4.13).
     text = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2)
     write_text_atomic(file, text + "\n")
 

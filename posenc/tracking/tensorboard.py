@@ -26,6 +26,7 @@ class TensorboardTracker(BaseTracker):
             self.state = TrackerState(self.state.id, self.state.group)
             self.resumed = False
         self._training_writer: Any = SummaryWriter(str(folder))
+        # A folder of its own: TensorBoard counts steps along one axis for each folder, and these are tokens.
         self._eval_writer: Any = SummaryWriter(str(folder / "eval"))
         if not self.resumed:
             # "." is this folder; without a name TensorBoard shows the hyperparameters as another run
@@ -58,6 +59,7 @@ def hyperparameters(run: TrackedRun) -> dict[str, float | str]:
 
 def _number_or_text(text: str) -> float | str:
     try:
+        # TensorBoard filters numbers by ranges and texts by ticking them, so that a rate must not be a text.
         return float(text)
     except ValueError:
         return text

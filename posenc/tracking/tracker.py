@@ -91,6 +91,8 @@ class TrackerState:
             state = cls(values["id"], values["group"], int(values["step"]), list(values["sent"]))
             state.project = values.get("project")  # older states have none
             is_id = TRACKED_ID.fullmatch(state.id)  # it becomes a part of paths
+        # A damaged state begins a new tracked run, which costs a second line on a dashboard. An error would
+        # cost the run.
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return state if is_id else None
@@ -151,6 +153,8 @@ class BaseTracker(Tracker):
         self._send_and_save(lambda: self.send(row, STEP, step), step, [])
 
     def log_evaluation(self, records: list[Record]) -> None:
+        # All records make the curves, also those that were sent before: the most frequent stride is that of
+        # all of them.
         points = curve_points(records, self.run.config)
         new_points = [point for point in points if measurement_key(point.record) not in self.state.sent]
         if not new_points:
@@ -200,6 +204,7 @@ class BaseTracker(Tracker):
 def error_text(error: BaseException) -> str:
     """Return an error on one line, without the user's key."""
     text = str(error)
+    # Warnings go to log.txt in the run directory, which people share.
     key = os.environ.get("WANDB_API_KEY")
     if key:
         text = text.replace(key, "***")

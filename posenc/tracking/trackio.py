@@ -36,8 +36,13 @@ class TrackioTracker(BaseTracker):
                 name=run.name,
                 group=group or self.state.group,
                 config={**run.config, "tags": all_tags},
+                # By name and not by id: `never` keeps a second run of the same name apart, `allow` continues
+                # the one that is there.
                 resume="allow" if self.resumed else "never",
+                # In a notebook trackio would start its dashboard below the cell (0.43).
                 embed=False,
+                # By itself trackio logs the load of the machine every ten seconds, between the curves of the
+                # run (0.43).
                 auto_log_cpu=False,
                 auto_log_gpu=False,
             )

@@ -67,8 +67,10 @@ class WandbTracker(BaseTracker):
             "root_dir": os.environ.get("WANDB_DIR") or str(run.directory),
             "init_timeout": timeout,
             "finish_timeout": timeout,
-            "finish_timeout_raises": True,  # or it would wait for ever for a server that hangs
+            "finish_timeout_raises": True,  # or the upload would time out without a word
             "reinit": "create_new",  # the default hands a second run of one process the first one again
+            # `must` would fail for a run that was deleted on the server, and `never` for every run that goes
+            # on.
             "resume": "allow",
             "silent": True,
             "console": "off",
@@ -78,6 +80,7 @@ class WandbTracker(BaseTracker):
 
     def _project(self, named: str | None) -> str:
         """Return the project: of a run that goes on the one where it began, unless a setting names one."""
+        # WANDB_PROJECT may have changed since. In another project the same id would be another run.
         if self.resumed and named is None:
             project = self.state.project or DEFAULT_PROJECT  # older states have none, and were there
         else:
@@ -177,6 +180,7 @@ def _init(settings: dict[str, Any], tracked: TrackedRun) -> Any:
     """Start a W&B run, and name the axes of its metrics."""
     wandb = load_wandb()
     run = wandb.init(config=dict(tracked.config), settings=wandb.Settings(**settings))
+    # By tokens and not by steps: runs of several batch sizes are compared by what they have read.
     run.define_metric("train/tokens")
     run.define_metric("train/*", step_metric="train/tokens")
     run.define_metric(WINDOW)

@@ -21,6 +21,7 @@ def all_parts() -> tuple[ReportPart, ...]:
     """Return the parts of all files, in their order."""
     parts: list[ReportPart] = []
     for file in pkgutil.iter_modules(__path__):  # sorted by name
+        # Importing the parts imports no altair: a part imports its chart only when it is drawn.
         values = vars(importlib.import_module(f"{__name__}.{file.name}")).values()
         parts += [value for value in values if isinstance(value, ReportPart)]
     return tuple(sorted(parts, key=lambda part: part.order))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # they import altair, which takes half a second
     from posenc.report.looks import Look
 
 CsvFields = dict[str, Any]
+# Plain dictionaries, since each part adds fields of its own, which no single type could list.
 Line = dict[str, Any]  # of CSV
 Term = tuple[str, str]  # a word and what it means, for --explain
 
@@ -77,5 +78,6 @@ class ReportPart:
 
 def with_interval(name: str, value: float | None, interval: Interval | None) -> CsvFields:
     """Return a number with the ends of its interval, as fields of CSV."""
+    # Both fields are there without an interval, too, so that each line of CSV has them.
     low, high = interval or (None, None)
     return {name: value, f"{name}_low": low, f"{name}_high": high}

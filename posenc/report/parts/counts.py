@@ -11,6 +11,8 @@ def _counts_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     return {"targets": cell.targets, "documents": cell.documents, "note": cell.note}
 
 
+# In CSV alone: the rows of a table mostly share their counts, which a note below it says once
+# (sentences/notes.py).
 CELL_COLUMNS = (CellColumn(csv=_counts_csv),)
 
 PART = ReportPart(

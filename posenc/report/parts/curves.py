@@ -10,6 +10,7 @@ from posenc.results.records import BREAK
 def _breaks_csv(comparison: Comparison, row: Row) -> CsvFields:
     if row.curve is None:
         return {}
+    # By seed, as text: seeds break at different places, and a mean position would be that of no model.
     positions = ["none" if position is None else str(position) for position in row.curve.breaks_at]
     return {"breaks_at": " ".join(positions)}
 

@@ -26,6 +26,8 @@ def _whole_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     answers = EXACT.of(row)
     if answers is None:
         return {}
+    # A column of CSV is given a cell and not the index of its window, so that the answers are sought by the
+    # multiple.
     for answer in answers.cells:
         if answer is not None and answer.multiple == cell.multiple:
             return {

@@ -43,6 +43,7 @@ def _recovered_column_text(row: Row) -> str:
     if row.recovered is None:
         return ""
     share = row.recovered.note or recovered_with_interval(row.recovered)
+    # With its length, since rows may be held against models that were trained at different lengths.
     return f"{share} at {length_text(row.recovered.multiple)}"
 
 

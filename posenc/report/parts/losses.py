@@ -22,11 +22,14 @@ def _window_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 
 
 def _loss_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
+    # The metric is in the name, so that no column ever mixes two units.
     name = f"loss_{comparison.header.metric}"
     return {name: cell.mean, f"{name}_sd": cell.spread}
 
 
 def _change_head(comparison: Comparison) -> str:
+    # A curve is measured against its mean from T/2 to T and not against windows of T, so that it has another
+    # word.
     return "rise" if has_curves(comparison) else "change"
 
 
@@ -52,8 +55,10 @@ def _interval_text(comparison: Comparison, row: Row, cell: Cell) -> str:
     scale = {"bpb": 1.0, "nats": header.nats_per_bpb}.get(header.metric)
     if scale is None or cell.verdict_ci95 is None:
         return ""
-    low, high = (printed_change(scale * end, header.metric) for end in cell.verdict_ci95)
-    return f"[{low}, {high}]"
+    low, high = cell.verdict_ci95
+    low_text = printed_change(scale * low, header.metric)
+    high_text = printed_change(scale * high, header.metric)
+    return f"[{low_text}, {high_text}]"
 
 
 def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
@@ -66,6 +71,8 @@ def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 
 
 def _verdict_text(comparison: Comparison, row: Row, cell: Cell) -> str:
+    # An undertrained row loses little past T because it has learned little, so that `same` would flatter it.
+    # The CSV keeps the word, and marks the row in the column `undertrained`.
     return "" if row.undertrained else short_verdict(cell.verdict or "")
 
 

@@ -78,6 +78,7 @@ def _longest_memory_text(row: Row) -> str:
 
 def _memory_with_interval(memory: ShorterWindow) -> str:
     """Return `0.214±0.003`: with the standard deviation over seeds, or half the interval of one seed."""
+    # `nats` for its three digits: a memory is a probability and has no unit.
     return f"{memory.variation:.3f}{half_width('nats', memory.spread, memory.ci95)}"
 
 

@@ -27,6 +27,7 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
     tables = []
     for row in rows:
         cells = NEEDLE.of(row) or ()
+        # A fact among several is another question than a single one, so that each number of keys has a table.
         for keys in dict.fromkeys(cell.keys for cell in cells):
             of_keys = [cell for cell in cells if cell.keys == keys]
             heads = [f"{cell.depth:g}" for cell in of_keys]

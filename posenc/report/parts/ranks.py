@@ -28,6 +28,7 @@ def _versus_column_text(comparison: Comparison, row: Row, cell: Cell) -> str:
 
 def _versus_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     metric = comparison.header.metric
+    # Both, also with a baseline: a file is read long after the command, and by other questions.
     best = _versus_fields("versus_best", metric, cell.versus_best)
     return best | _versus_fields("versus_baseline", metric, cell.versus_baseline)
 
@@ -38,6 +39,8 @@ def _rank_text(versus: Versus | None) -> str:
 
 def _change_versus(comparison: Comparison, cell: Cell) -> Versus | None:
     """Return the change of a cell against the lowest one; None in a table of differences to a baseline."""
+    # Two ranks of one cell against two rows would be read as one. With a baseline the table answers for that
+    # alone.
     return cell.change_versus_best if comparison.header.baseline is None else None
 
 

@@ -25,6 +25,8 @@ def _lines(row: Row) -> Iterator[Line]:
     """Yield a line of CSV for each window, distance and number of pairs."""
     recall = RECALL.of(row)
     if recall is not None:
+        # Lines of their own and not columns of a window's line: a window has several distances and numbers of
+        # pairs.
         for cell in recall.grid:
             yield _recall_fields(recall, cell)
 

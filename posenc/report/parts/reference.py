@@ -13,6 +13,7 @@ def _reference_csv(comparison: Comparison, row: Row) -> CsvFields:
     return {f"reference_{header.metric}": header.reference.mean}
 
 
+# In CSV alone: it is one number for all rows, which a note of --full gives.
 ROW_COLUMNS = (RowColumn(csv=_reference_csv),)
 
 PART = ReportPart(

@@ -18,6 +18,7 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
     for row in rows:
         cells = RULER.of(row) or ()
         if cells:
+            # A table for each row, since tasks and windows already take both sides of one.
             title = f"{row_label(row)}: % of values found in tasks of RULER, by window [95% CI]"
             tables.append(table_of_shares("task", [cell.task for cell in cells], cells, title))
     return tables

@@ -8,6 +8,7 @@ from posenc.results.statistics.verdicts import REFERENCE_MARGIN
 
 
 def _undertrained_csv(comparison: Comparison, row: Row) -> CsvFields:
+    # A flag, by which lines can be filtered. The JSON has the sentence with the distance from the reference.
     return {"undertrained": row.undertrained is not None}
 
 

@@ -36,6 +36,7 @@ def answer(comparison: Comparison) -> str:
         return recall_answer(comparison) or "Recall was not measured past T."
     if is_exact(comparison):
         return exact_answer(comparison)
+    # Before the baseline: curves have no ranks, so that a baseline has nothing to be compared with.
     if any(row.curve for row in rows):
         return _break_answer(rows)
     if comparison.header.baseline is not None:
@@ -60,6 +61,8 @@ def _break_answer(rows: Sequence[Row]) -> str:
         text = breaks_text(row.curve)
         if len(rows) == 1 and text not in VERBS:
             return f"Past T {row_label(row)} breaks at {text}."
+        # A position has no verb of its own. In a sentence about several rows it would make one clause for
+        # each.
         rows_and_words.append((row, text if text in VERBS else "breaks"))
     return rows_by_word("Past T", rows_and_words)
 
@@ -86,6 +89,8 @@ def _baseline_answer(comparison: Comparison, last: int) -> str:
 def _row_answer(row: Row, header: Header) -> str:
     """Return `Collapses at 8x: +1.20 nats at 2x, +2.44 at 8x; breaks at 1.44x.`"""
     metric = header.metric
+    # Nothing else is said of such a row: a model that has learned little loses little past T
+    # (docs/reading-the-numbers.md, 3).
     if row.undertrained:
         reference = "a byte trigram"
         if is_beside_unigram(header):
@@ -101,6 +106,7 @@ def _row_answer(row: Row, header: Header) -> str:
     if last is not first:
         clauses.append(f"{_short_change(last, metric)} at {length_text(last.multiple)}")
     sentence = f"{_outcome(last)} at {length_text(last.multiple)}: {', '.join(clauses)}"
+    # The reason is a part of the verdict's word, as JSON has it (statistics/verdicts.py).
     needs = re.search(r"\(needs (.*)\)", last.verdict or "")
     if needs:
         sentence += f"; {needs[1]} would help"
@@ -169,6 +175,7 @@ def _unresolved_answer(comparison: Comparison, indices: Sequence[int]) -> str:
         if not unresolved:
             continue
         lengths_of_names.setdefault(names_text(unresolved), []).append(length_name(comparison, index))
+        # The best row counts as well: it may be the one with too few seeds.
         for row in [*_rows_of_rank(comparison.rows, index, "best"), *unresolved]:
             cell = row.cells[index]
             rivals.append(Rival.of_losses(row, cell, cell.versus_best))
@@ -196,6 +203,8 @@ def _verdict_answer(comparison: Comparison, last: int) -> str:
     if multiple <= 1:
         return ""
     trained = [row for row in comparison.rows if not row.undertrained]
+    # One seed of each encoding ranks what five do not (docs/reading-the-numbers.md), so that such rows are
+    # not counted together with rows of three seeds.
     counted = [row for row in trained if row.cells[last].seeds >= ENOUGH_SEEDS] or trained
     rows_and_words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
     start = f"At {length_text(multiple)}"

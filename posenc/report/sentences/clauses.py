@@ -59,6 +59,7 @@ def rows_by_word(
     clauses: list[str] = []
     for word, rows in rows_of.items():
         verb = VERBS[word].one if len(rows) == 1 else VERBS[word].several
+        # The last group is counted in place of named. By the order of VERBS it is the one that does worst.
         is_last = len(clauses) == len(rows_of) - 1
         subject = f"the other {len(rows)}" if is_last and len(rows) > 1 else names_text(rows)
         clauses.append(f"{subject} {verb}{notes.get(word, '')}")

@@ -29,6 +29,7 @@ IN_FACTS = {
 def facts_of(comparison: Comparison) -> list[str]:
     """Return the facts above a table: `6 encodings`, `3 seeds`, `nano 0.82M`, `T = 64 bytes`, `sympy`, ..."""
     header = comparison.header
+    # A single row is what the table is about, so that its name comes first in place of a count.
     if len(comparison.rows) == 1:
         rows = [row_label(comparison.rows[0]), *_settings(comparison), _seeds(comparison)]
     else:
@@ -69,6 +70,7 @@ def _seeds(comparison: Comparison) -> str:
     header = comparison.header
     if len(header.seeds) == 1:
         return f"seed {header.seeds[0]}"
+    # By cells and not by the list of seeds: rows may have three seeds each and six different ones together.
     counts = sorted({cell.seeds for cell in all_cells(comparison) if cell.seeds})
     if not counts:
         return ""
@@ -91,6 +93,7 @@ def _corpus(header: Header) -> str:
     details = []
     if header.trained_on is not None:
         details.append(f"trained on {header.trained_on}")
+    # Test documents report, so that only another split needs a word.
     if header.split not in (None, "test"):
         details.append(header.split)
     return f"{header.corpus} ({', '.join(details)})" if details else header.corpus

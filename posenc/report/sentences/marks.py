@@ -22,6 +22,8 @@ def marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
     quantity = _quantity_of_marks(comparison, indices)
     if not quantity:
         return ""
+    # Only the reasons that this table has: a legend of marks that do not occur would make a reader look for
+    # them.
     reasons = ["behind"]
     if _unresolved_names(comparison, indices) or rows_of_unresolved_recall(comparison):
         reasons.append("unresolved")

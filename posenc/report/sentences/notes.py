@@ -26,7 +26,9 @@ def sample_line(comparison: Comparison) -> str:
     count = span_text(header.documents)
     line = f"{count} {kind}" if count == "1" else f"{count} {kind}s"
     cells = all_cells(comparison)
+    # A reader takes a narrow interval for a sure result. That of one seed holds for this model alone.
     if {cell.seeds for cell in cells if cell.seeds} == {1}:
+        # With few documents there is no interval at all, and the note must not speak of what it covers.
         has_interval = any(cell.change_ci95 for cell in cells)
         covers = f"the CI covers {noun}s, not training randomness" if has_interval else "no 95% CI"
         return f"{line}; 1 seed: {covers}"
@@ -45,6 +47,8 @@ def unit_note(comparison: Comparison) -> str:
     if any(row.curve for row in comparison.rows):
         return f"loss in {unit} at position T, then the rise over the mean from T/2 to T"
     quantity = "perplexity" if header.metric == "ppl" else f"loss in {unit}"
+    # A probe of random tokens has a loss that only its chance level makes readable: `induction` was above it
+    # for every model of this size (docs/log.md, 2026-11-21).
     chance = re.search(r"\(chance.*", header.unit)
     if chance and header.metric != "ppl":
         quantity += f" {chance[0]}"
@@ -53,6 +57,8 @@ def unit_note(comparison: Comparison) -> str:
 
 def beyond_notes(comparison: Comparison) -> list[str]:
     """Return the policies past T, for a table that has no room for them."""
+    # By policy and not by row: several encodings mostly share one, and a line for each row would fill the
+    # screen.
     rows_of: dict[str, list[str]] = {}
     for row in comparison.rows:
         if row.beyond:
@@ -102,6 +108,7 @@ def also_measured_note(header: Header) -> str:
     """Return the other protocols of the runs; empty without any."""
     # Recall is left out: it has columns beside the losses, so the reader need not ask for its table.
     other_protocols = [name for name in header.also_measured if name not in (HEADLINE, RECALL.protocol)]
+    # In the other tables the user has already chosen a protocol, and knows of the option.
     if not other_protocols or header.protocol != HEADLINE:
         return ""
     return f"also measured: {', '.join(other_protocols)} (posenc compare --protocol all)"

@@ -17,6 +17,8 @@ from posenc.results.beside.recall import (
 )
 from posenc.results.comparison import Comparison, Row
 
+# That draw found 25% with a model of which others found 12, 14 and 15% (docs/reading-the-numbers.md), so it
+# is named.
 FIXED_DRAW = "runs of before 0.2 share one fixed draw of windows"
 
 
@@ -43,6 +45,8 @@ def recall_answer(comparison: Comparison) -> str:
 
 
 def _recall_ranks(rows: Sequence[Row], length: str) -> str:
+    # A row that did not learn the task is not named among the highest, whatever it finds: guessing finds
+    # something, too.
     learned: list[tuple[Row, RecallCell]] = []
     for row in rows:
         recall = RECALL.of(row)
@@ -65,6 +69,7 @@ def _recall_ranks(rows: Sequence[Row], length: str) -> str:
         number += f"; tied: {names_text(tied, 'others')}"
     sentence = f"Highest recall at {length}: {row_label(best_row)} ({number})."
     highest_row, highest = learned[0]
+    # Without these words the sentence would contradict the column, in which a reader sees the higher number.
     if highest.accuracy > best.accuracy:
         not_ranked = f"{row_label(highest_row)} has {percent_text(highest)} and is not ranked"
         sentence = f"Highest ranked recall at {length}: {row_label(best_row)} ({number}); {not_ranked}."
@@ -110,6 +115,7 @@ def recall_line(comparison: Comparison) -> str:
     if not recall.learned:
         return f"recall: did not learn, {within} (below {columns.level:g}%)"
     if recall.learning is not None and recall.learning.seeds > 1:
+        # The mean is of these seeds alone, so that the sentence must not let it stand for all.
         within = f"{learning_text(recall.learning)} seeds learned; these find {within}"
     parts = [within]
     for multiple, cell in zip(columns.multiples, recall.beyond, strict=True):
@@ -128,6 +134,7 @@ def recall_note(comparison: Comparison, with_interval: bool) -> str:
     if has_several_recall_seeds(comparison):
         seeds = f"learned: seeds that find {columns.level:g}% of the {noun} within T"
         note = f"{seeds}; recall@: % that these find within T, then the farthest"
+    # Without the level of a guess, 6% of sixteen values looks like a little memory.
     if columns.guess is not None:
         note += f" (a guess: {columns.guess:.0f}%)"
     if any(did_not_learn_to_recall(row) for row in comparison.rows):

@@ -51,6 +51,8 @@ def what_settles(rivals: Sequence[Rival]) -> str:
     """
     if not rivals:
         return ""
+    # A seed more helps most where there are fewest: the wider of the two sides decides how wide a difference
+    # is.
     fewest = min(rivals, key=lambda rival: rival.seeds)
     if all(rival.needs != "seeds" for rival in rivals):
         return f"{fewest.sample}: {fewest.larger_sample}"

@@ -16,6 +16,7 @@ def shown_columns(comparison: Comparison) -> list[int]:
 
 def is_recall_only(comparison: Comparison) -> bool:
     """Return whether the table has recall and no losses."""
+    # Records with a note alone, such as `n/a`, make a table of this protocol without any recall.
     return comparison.header.protocol == RECALL.protocol and RECALL.columns(comparison) is not None
 
 

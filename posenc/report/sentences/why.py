@@ -33,6 +33,7 @@ def why_notes(comparison: Comparison) -> list[str]:
         rows = [row for row in collapsed if reason in (_reasons(row) or ())]
         if rows:
             clauses.append(f"{words}: {names_text(rows)}")
+    # They are named, since the reader of the other clauses would take them for the reasons of all rows.
     unexplained = [row for row in collapsed if not _reasons(row)]
     if unexplained:
         clauses.append(f"none of the three reasons: {names_text(unexplained)}")
@@ -68,7 +69,8 @@ def _evidence(dispersion: RowDispersion, reason: Reason) -> str:
         assert dispersion.far_share is not None
         return f"T tokens alone, placed that far, lose {100 * dispersion.far_share:.0f}% as much"
     if reason == "spread":
-        near_keys, far_keys = (f"{math.exp(cell.mean_entropy):.3g}" for cell in (at_t, longest))
+        near_keys = f"{math.exp(at_t.mean_entropy):.3g}"
+        far_keys = f"{math.exp(longest.mean_entropy):.3g}"
         keys = f"like {near_keys} equal keys at T and {far_keys} at {length}"
         return f"{keys}, outputs vary {dispersion.variance_ratio:.2g} times as much"
     layer = at_t.sink_layer

@@ -16,6 +16,7 @@ from typing import Any
 NOT_PROTOCOLS = ("base",)  # modules of this folder without a protocol
 
 
+# The folder does not change while a process runs, and `measurement_of` asks for these names at every record.
 @functools.cache
 def keys_beside() -> tuple[str, ...]:
     """Return the keys under which records hold numbers beside the loss: `recall`, `memory`."""

@@ -45,6 +45,8 @@ Reason = Literal["positions", "spread", "sink"]
 class DispersionByLayer(TypedDict):
     """What attention does for the queries of the targets: lists have a mean for each layer."""
 
+    # Heads are averaged already (note of the protocol). Layers are kept apart, since a sink may stand in one
+    # layer.
     entropy: Annotated[list[Number], MinLen(1)]  # nats
     first: list[Number]  # weight on the first token of the window
     variance: list[Number]  # of the numbers of the output, over the queries
@@ -89,6 +91,7 @@ class DispersionCell:
     @property
     def sink_layer(self) -> int:
         """Return the index of the layer with most weight on the first token."""
+        # A mean over layers would hide a sink that one layer alone has.
         return max(range(len(self.first)), key=lambda layer: self.first[layer])
 
 
@@ -121,6 +124,7 @@ class RowDispersion:
         None if far positions were not measured, or if the loss does not rise.
         """
         far_change = self.far_change(self.longest)
+        # A share of a change that is zero or negative says nothing: a loss that falls has no harm to explain.
         if self.at_t is None or far_change is None or self.longest.nats <= self.at_t.nats:
             return None
         return far_change / (self.longest.nats - self.at_t.nats)
@@ -158,14 +162,17 @@ def dispersion_of_row(members: Sequence[Member], collapsed_at: Collection[float]
     by_window: dict[int, list[Measurement]] = defaultdict(list)
     for member in members:
         for measurement in member.measurements:
+            # A record with a note instead of a number, such as `oom`, has no attention to average either.
             if DISPERSION.measured(measurement) is not None and measurement.nats is not None:
                 by_window[measurement.window].append(measurement)
     cells = tuple(_cell_of(measured) for _, measured in sorted(by_window.items()))
     if not cells:
         return None
+    # Made twice, since the reasons need the share of far positions, which is a property of a whole row.
     without_reasons = RowDispersion(cells, None)
     at_t = without_reasons.at_t
     longest = without_reasons.longest
+    # Entropy grows with the number of keys in good models, too. So a row that keeps its loss gets no reasons.
     if longest.multiple not in collapsed_at or at_t is None or longest.multiple <= 1:
         return without_reasons
     return RowDispersion(cells, reasons_of(at_t, longest, without_reasons.far_share))
@@ -198,6 +205,8 @@ def _means(by_seed: Sequence[Sequence[float]]) -> tuple[float, ...]:
 def reasons_of(at_t: DispersionCell, longest: DispersionCell, far_share: float | None) -> tuple[Reason, ...]:
     """Return the reasons whose criteria hold."""
     reasons: list[Reason] = []
+    # A low share does not acquit positions: T/2 keys at unseen distances may do little where 7T of them do
+    # much.
     if far_share is not None and far_share >= FAR_SHARE:
         reasons.append("positions")
     if is_spread(at_t, longest):
@@ -210,9 +219,12 @@ def reasons_of(at_t: DispersionCell, longest: DispersionCell, far_share: float |
 def is_spread(at_t: DispersionCell, longest: DispersionCell) -> bool:
     """Tell whether attention spreads over more keys, and its outputs differ less."""
     rise = longest.mean_entropy - at_t.mean_entropy
+    # The entropy of equal weights on n keys is log n.
     rise_of_equal_weights = math.log(longest.window / at_t.window)
     if rise < SPREAD_SHARE * rise_of_equal_weights:
         return False
+    # The entropy alone does not do: that of NoPE rose by 1.9 nats at 8T (docs/log.md, 2026-11-27), while its
+    # outputs still varied 0.80 times as much.
     ratio = variance_ratio(at_t, longest)
     return ratio is not None and ratio < VARIANCE_LEFT
 
@@ -231,5 +243,6 @@ def variance_ratio(at_t: DispersionCell, cell: DispersionCell) -> float | None:
     if not all(at_t.variance) or not all(cell.variance):
         return None
     pairs = zip(at_t.variance, cell.variance, strict=True)
+    # Layers differ in the size of their outputs. A geometric mean of ratios gives each layer the same say.
     logarithms = [math.log(variance / variance_at_t) for variance_at_t, variance in pairs]
     return math.exp(fmean(logarithms))

@@ -20,6 +20,7 @@ from posenc.results.statistics.documents import Count, Positive
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.proportions import clopper_pearson
 
+# The level of recall (recall.py), so that `learned` means the same in both tables.
 LEARNED = 90.0  # per cent; a seed with fewer whole answers in windows of T did not learn the task
 ROUNDING = 1e-9  # per cent; as a float, a share of 0.9 may be less than 90% by this much
 QUARTILES_FROM = 5  # seeds; with fewer there are no quartiles
@@ -60,6 +61,8 @@ class Spread:
         """Return the spread of at least one share."""
         quartiles = None
         if len(shares) >= QUARTILES_FROM:
+            # `inclusive` is what numpy.percentile does by default. The default of this function puts the
+            # quartiles farther out.
             first, _, third = statistics.quantiles(shares, n=4, method="inclusive")
             quartiles = (first, third)
         return cls(statistics.median(shares), min(shares), max(shares), quartiles)
@@ -125,6 +128,8 @@ def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float
     diverged = sum(member.run.state == DIVERGED for member in members)
     seeds = len(measured) + diverged
     missing = len(members) - seeds
+    # If nobody learned, the table shows all seeds in brackets, as recall does. A row without a number would
+    # look as if it had not been measured.
     members_of_cells = learned or measured
     return RowExact(
         learned=len(learned),
@@ -154,6 +159,7 @@ def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:
         measurement = member.by_multiple.get(multiple)
         answers_of_seed = None if measurement is None else EXACT.measured(measurement)
         if measurement is None or answers_of_seed is None:
+            # A median of the seeds that are left would be of other seeds than the next cell of the row.
             return None
         windows.append(measurement.window)
         answers.append(answers_of_seed)
@@ -175,6 +181,7 @@ def _generated(answers: Sequence[ExactCounts]) -> Spread | None:
     shares = []
     for answer in answers:
         if "generated_tokens_right" not in answer:
+            # Only runs that were evaluated with eval.generate have answers of their own.
             return None
         shares.append(answer["generated_tokens_right"] / answer["tokens"])
     return Spread.of(shares)

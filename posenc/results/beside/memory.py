@@ -71,6 +71,9 @@ class MemoryCell:
     @property
     def farther_back(self) -> ShorterWindow:
         """Return what tables show: past T the comparison with T, else that with the next shorter window."""
+        # Past T the question is what text beyond the training length does, so that every longer window is
+        # held against T. Up to T there is no such window, and the step from the next shorter one is the
+        # smallest that was measured.
         return next((shorter for shorter in self.shorter if shorter.multiple == 1), self.shorter[-1])
 
 
@@ -104,6 +107,7 @@ def memory_of_row(members: Sequence[Member]) -> RowMemory | None:
     by_window: dict[int, list[Measurement]] = defaultdict(list)
     for member in members:
         for measurement in member.measurements:
+            # A record with a note instead of a number, such as `oom`, has nothing to average.
             if MEMORY.measured(measurement) is not None and measurement.nats is not None:
                 by_window[measurement.window].append(measurement)
     if not by_window:
@@ -119,6 +123,7 @@ def _cell_of(measured: Sequence[Measurement]) -> MemoryCell:
     first = measured[0]
     memories = [memory for memory in map(MEMORY.measured, measured) if memory is not None]
     windows = memories[0]["window"]
+    # An index stands for another window in their lists, and a mean over both would be of neither.
     alike = [memory for memory in memories if memory["window"] == windows]
     shorter = [_shorter_window(alike, index, first.train_length) for index in range(len(windows))]
     return MemoryCell(multiple=first.multiple, window=first.window, seeds=len(alike), shorter=tuple(shorter))

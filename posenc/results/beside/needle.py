@@ -78,6 +78,8 @@ def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
         columns = zip(needle["keys"], needle["depth"], needle["correct"], needle["answers"], strict=True)
         for keys, depth, correct, answers in columns:
             key = (keys, depth, measurement.multiple, measurement.window)
+            # The record does not say how many windows were drawn, so that each answer counts as drawn by
+            # itself.
             counts[key].add(correct, answers, answers)
     # A dictionary keeps the order in which its keys came, so the cells are in the order of rising windows.
     cells = []

@@ -39,6 +39,7 @@ from posenc.results.statistics.proportions import (
 
 LEVEL = 90.0  # per cent; a seed that finds less within T did not learn to recall
 ROUNDING = 1e-9  # per cent; as a float, a share of 0.9 may be less than 90% by this much
+# A share of the row's own recall within T: what a row never found near, it cannot lose far away.
 KEPT = 0.5  # the recall horizon is where this share of the accuracy within T is left
 SAME_RECALL = 0.1  # a row that finds at most this share less than the best may be tied; it is 100% - LEVEL
 
@@ -188,6 +189,8 @@ def _rows_of(table: TableBeside) -> list[RowRecall | None]:
     """Return the recall of each row, ranked if all rows were asked the same questions."""
     multiples = _multiples_of(table)
     recalls = [_recall_of(members, table.recall_level, multiples) for members in table.rows]
+    # The hash covers what windows are drawn from and not the draw of one seed, so that all seeds of a table
+    # share it.
     hashes = {measurement.target_set.targets_hash for measurement in _measured_in(table)}
     if len(hashes) == 1:
         are_complete = [_is_complete(members, table.recall_level) for members in table.rows]
@@ -268,6 +271,7 @@ def _is_complete(members: Sequence[Member], level: float) -> bool:
     if any(map(_diverged, members)):
         return False
     with_numbers = [member for member in members if member.by_multiple]
+    # A row must not win because a seed was never asked: that seed may be the one without recall.
     return all(_with_recall([member]) and _has_learned(member, level) is not None for member in with_numbers)
 
 
@@ -281,12 +285,16 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
     measured_members = [member for member in members if _with_recall([member])]
     if not measured_members:
         return None
+    # By the run as trained, also for a row with an extension: whether a seed learned is a fact of its
+    # training.
     has_learned = [_has_learned(member, level) for member in measured_members]
     learned_members = [
         member for member, learned in zip(measured_members, has_learned, strict=True) if learned
     ]
     members_of_cells = learned_members or measured_members  # of all seeds, if none learned
     seeds: dict[Place, list[SeedRecall]] = defaultdict(list)
+    # More or fewer pairs than in training are another question, and harder or easier. They are in the grid
+    # alone.
     trained_pairs = set()
     for measurement in _with_recall(members_of_cells):
         trained_pairs.add(_trained_pairs(measurement))
@@ -313,6 +321,8 @@ def _recall_of(members: Sequence[Member], level: float, multiples: Sequence[floa
 
 def _has_learned(member: Member, level: float) -> bool | None:
     """Tell whether a seed, as trained, finds enough within T; None if that was not measured."""
+    # Within T alone. Seeds either learn the task or do not, and a seed that did may still find nothing far
+    # away.
     as_trained = _within([member.crop_line])
     return None if as_trained is None else 100 * as_trained.accuracy >= level - ROUNDING
 
@@ -356,6 +366,8 @@ def cell_of(place: Place, seeds: Sequence[SeedRecall]) -> RecallCell:
     # Seeds may have been asked in different numbers of windows. The fewest make the interval wider, never
     # narrower.
     windows = min(seed.windows for seed in seeds)
+    # One seed of the fixed draw is enough: the interval for shared windows is the wider one, and so the safe
+    # one.
     has_fixed_draw = any(seed.has_fixed_draw for seed in seeds)
     # The cell computes its own interval, so it is made first, with an interval that says nothing.
     cell = RecallCell(
@@ -410,6 +422,7 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
     longest_window = max(cell.multiple for cell in cells)
     in_longest = [cell for cell in cells if cell.multiple == longest_window]
     least_accuracy = KEPT * within.accuracy
+    # The farthest distance counts even if a nearer one falls below: the question is how far a row reaches.
     distance = max((cell.distance or 0 for cell in in_longest if cell.accuracy >= least_accuracy), default=0)
     farthest = max(cell.distance or 0 for cell in in_longest)
     return Horizon(distance, distance / within.window, longest=distance == farthest)
@@ -463,6 +476,7 @@ def _with_ranks(cells: dict[int, RecallCell]) -> dict[int, RecallCell]:
     if len(cells) < 2:
         return cells
     best = max(cells, key=lambda index: cells[index].accuracy)
+    # Each row is compared with the best one alone, so there are R - 1 comparisons and not R (R - 1) / 2.
     confidence = 1 - (1 - CONFIDENCE) / (len(cells) - 1)
     ranked = {}
     for index, cell in cells.items():
@@ -475,6 +489,8 @@ def _with_ranks(cells: dict[int, RecallCell]) -> dict[int, RecallCell]:
 def _rank(cell: RecallCell, best: RecallCell, confidence: float) -> Rank:
     """Return the rank of a cell that is not the best one."""
     _, high = _difference(cell, best, confidence)
+    # Equivalence comes first: a difference that is surely within 10 points is no reason to call a row worse,
+    # even if it is surely not 0.
     if high <= SAME_RECALL:
         return "tied"
     return "below" if is_below(cell, best, confidence) else "unresolved"
@@ -495,6 +511,7 @@ def _difference(cell: RecallCell, best: RecallCell, confidence: float) -> Interv
 
 def _needs(cell: RecallCell, best: RecallCell) -> Needs:
     """Return which makes the interval too wide, seeds or windows. It is seeds if a row has a single one."""
+    # More windows would narrow the interval of this one model, and still say nothing about other seeds.
     if min(cell.seeds, best.seeds) == 1:
         return "seeds"
     # Without a spread the interval is over the windows alone.

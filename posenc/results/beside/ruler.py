@@ -75,6 +75,8 @@ def _ruler_of(members: Sequence[Member]) -> tuple[RulerCell, ...] | None:
             continue
         columns = zip(ruler["task"], ruler["correct"], ruler["answers"], ruler["samples"], strict=True)
         for task, correct, answers, samples in columns:
+            # A sample may ask for several values, which are found or missed together. So the interval counts
+            # samples.
             counts[task, measurement.multiple, measurement.window].add(correct, answers, samples)
     cells = []
     for (task, multiple, window), count in counts.items():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
+# The search needs an end, and tables print p<0.001 anyway.
 SMALLEST_P = 1e-15  # a smaller p is given as this one
 BISECTIONS = 40  # steps of the search for log p; 40 find it to 1e-10
 
@@ -43,6 +44,8 @@ class Estimate:
         """
         if self.document_variance is None:
             return None
+        # Each source has a quantile of its own: two seeds are t with one degree of freedom, a hundred
+        # documents nearly normal.
         seed_half = student_quantile(self.seed_freedom, error) * math.sqrt(self.seed_variance)
         document_half = student_quantile(self.document_freedom, error) * math.sqrt(self.document_variance)
         return seed_half, document_half
@@ -88,6 +91,7 @@ def p_beyond(estimate: Estimate, margin: float) -> float | None:
 
     # Bisection over log p, by hand: for brentq `posenc compare` would have to import scipy.optimize as well.
     low_log_p = math.log(SMALLEST_P)
+    # A value beyond the margin has p of at most 0.5, by the symmetry of t.
     high_log_p = math.log(0.5)
     for _ in range(BISECTIONS):
         log_p = (low_log_p + high_log_p) / 2

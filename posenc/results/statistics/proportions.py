@@ -51,6 +51,8 @@ class FactCount:
     def ci95(self) -> Interval:
         """Return the 95% interval of the share, over samples and seeds."""
         share, spread = self._mean_and_spread()
+        # The fewest: a larger count would make the interval narrower than the seed with the fewest samples
+        # allows.
         samples = min(seed.samples for seed in self.seeds)
         return interval_on_shared_windows(share, samples, len(self.seeds), spread)
 
@@ -75,6 +77,7 @@ def score_interval(share: float, count: float, quantile: float) -> Interval:
     middle = share + square / (2 * count)
     shrink = 1 + square / count
     half = quantile * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
+    # The formula stays within 0 and 1, but its rounding may not.
     low = max(0.0, (middle - half) / shrink)
     high = min(1.0, (middle + half) / shrink)
     return low, high
@@ -117,6 +120,7 @@ def interval_on_shared_windows(
         return low, high
     quantile = student_quantile(seeds - 1, error=1 - confidence)
     seed_half = quantile * spread / math.sqrt(seeds)
+    # Side by side and not by one half width: near 0 and 1 Wilson's interval is lopsided.
     below = math.hypot(share - low, seed_half)
     above = math.hypot(high - share, seed_half)
     return max(0.0, share - below), min(1.0, share + above)
@@ -155,6 +159,8 @@ def difference_of_shares(
     first_low, first_high = first_interval
     second_low, second_high = second_interval
     difference = first - second
+    # The difference is low if the first share is low and the second one high, so that these two ends belong
+    # together.
     below = math.hypot(first - first_low, second_high - second)
     above = math.hypot(first_high - first, second - second_low)
     return difference - below, difference + above

@@ -109,10 +109,13 @@ def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float)
     if reference is None:
         result[reference_index] = Versus(0.0, None, None, "best", reference_row.method)
     for index, estimate, p, level in zip(other_rows, estimates, corrected, levels, strict=True):
+        # By the level at which Holm tested this row. So, against the best row, a row is `above` if and only
+        # if its interval ends beyond the margin.
         interval = estimate.interval(1 - level)
         word = _word(estimate.value, p, interval)
         if word == "below" and reference is None:
             word = "unresolved"  # a row with one seed that is below the best row with several
+        # The method that knows less is named: the interval is only as good as the worse of its two variances.
         method = min(rows[index].method, reference_row.method, key=METHODS.index)
         result[index] = Versus(
             difference=unit * estimate.value,
@@ -127,6 +130,8 @@ def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float)
 
 def _best(rows: Mapping[int, RankedRow]) -> int:
     """Return the row with the lowest mean; if there are rows with several seeds, among these alone."""
+    # One seed may be the lowest by luck. As the best of a column such rows made a false `above` in 28 to 48%
+    # of simulated tables of equal rows (docs/log.md, 2026-11-26).
     with_seeds = [index for index, row in rows.items() if len(row.ratios) > 1]
     return min(with_seeds or rows, key=lambda index: rows[index].mean)
 
@@ -151,6 +156,7 @@ def ranked_changes(pairs: Sequence[Pairs | None]) -> dict[int, RankedRow]:
     # Each pair gave two ratios in turn: first the window, then its crop line.
     at_window = ratios[::2]
     at_crop_line = ratios[1::2]
+    # A change is made within a seed, so that how good the seed is at T cancels. Rows are compared after that.
     changes = [change_of(ratio, base) for ratio, base in zip(at_window, at_crop_line, strict=True)]
     return _ranked_rows(by_seed, changes)
 
@@ -174,6 +180,8 @@ def _ranked_rows(by_seed: Mapping[int, Sized], all_ratios: Sequence[Ratio]) -> d
     predicted = _predicted(ratios)
     ranked = {}
     for index, row in ratios.items():
+        # A row of several seeds shares its variance where the simulation allows it, a row of one seed borrows
+        # that of the others, and every other row stands by itself.
         if index in moderated:
             ranked[index] = _ranked(row, moderated[index], "moderated")
         elif index in predicted:
@@ -214,6 +222,7 @@ def _ranked(ratios: list[Ratio], over_seeds: SeedVariance, method: Method) -> Ra
 def _ranked_alone(ratios: list[Ratio]) -> RankedRow:
     """Return a row with the variance of its own seeds, 0 for one seed."""
     mean, spread = mean_and_spread([ratio.value for ratio in ratios])
+    # No other row says how seeds differ, so that the interval is over documents alone.
     if spread is None:
         return RankedRow(ratios, mean, 0.0, 1, "documents")
     seeds = len(ratios)
@@ -228,6 +237,8 @@ def _p_value(estimate: Estimate, sides: int) -> float | None:
 
 def _word(difference: float, p: float | None, interval: Interval | None) -> Word:
     """Return the word for a difference by its corrected p-value, or else by its interval."""
+    # The one-sided test comes first, and equivalence second: both cannot hold, since the margin lies between
+    # them.
     if p is not None and p < 1 - CONFIDENCE:
         return "above" if difference > 0 else "below"
     if interval is None:
@@ -254,6 +265,8 @@ def _needs(estimate: Estimate, method: Method) -> Needs:
 
 def _unit(samples: Iterable[Sample], metric: str) -> float:
     """Return the factor from bits per byte to the metric, on the targets that all samples share."""
+    # The first sample stands for all of them, since a column is ranked only if its rows scored the same
+    # targets.
     sample = next(iter(samples), None)
     if metric == "bpb" or sample is None:
         return 1.0
@@ -281,6 +294,7 @@ def _holm(p_values: Sequence[float | None]) -> tuple[list[float | None], list[fl
     largest = 0.0  # corrected p so far: it never falls
     for rank, (p, index) in enumerate(ordered):
         tests_left = len(ordered) - rank
+        # From the first test that fails on the level stays, as Holm's procedure stops there.
         if largest < 1 - CONFIDENCE:
             level = (1 - CONFIDENCE) / tests_left
         largest = max(largest, min(1.0, tests_left * p))

@@ -32,6 +32,7 @@ def verdict(change: Estimate) -> str:
     if interval is None or half_widths is None:
         return MORE_DOCUMENTS
     low, high = interval
+    # The strongest word that the whole interval supports: a row that surely collapsed is surely worse, too.
     if low > COLLAPSED_MARGIN:
         return COLLAPSED_WORD
     if low > SAME_MARGIN:
