@@ -108,14 +108,16 @@ def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTra
     measurements = measurements_of(run, protocol)
     # The weights of an earlier checkpoint had fewer tokens than those of the row that is held against them.
     last_step = max((measurement.step for measurement in measurements), default=0)
-    by_targets: dict[TargetSet, dict[int, Measurement]] = defaultdict(dict)
+    # A measurement in another precision has other losses. The worth is a difference of two of one precision.
+    comparable: dict[tuple[TargetSet, str | None], dict[int, Measurement]] = defaultdict(dict)
     for measurement in measurements:
         is_as_trained = measurement.step == last_step and measurement.extend is None
         if is_as_trained and measurement.sums is not None:
-            by_targets[measurement.target_set][measurement.window] = measurement
+            by_window = comparable[measurement.target_set, measurement.precision]
+            by_window[measurement.window] = measurement
     return [
         LongTrained(by_window[context_length], by_window)
-        for by_window in by_targets.values()
+        for by_window in comparable.values()
         if context_length in by_window
     ]
 
@@ -206,7 +208,9 @@ def _references_of_kind(
         measurement = reference.at_own_length
         has_same_targets = reference.targets_hash == crop_line.target_set.targets_hash
         is_longer = measurement.window > crop_line.window
-        if has_same_targets and is_longer and kind_of(measurement.run, any_length=True) == kind:
+        has_same_precision = measurement.precision == crop_line.precision
+        is_comparable = has_same_targets and has_same_precision and is_longer
+        if is_comparable and kind_of(measurement.run, any_length=True) == kind:
             by_window[measurement.window][measurement.run.seed] = reference
     return {window: list(by_seed.values()) for window, by_seed in by_window.items()}
 

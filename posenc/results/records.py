@@ -42,6 +42,7 @@ REFERENCES = (TRIGRAM, UNIGRAM)
 INFLATED = "nonoverlapping"  # its loss falls with the window because fewer tokens have little context
 METRICS = {"nats": "nats per token", "bpb": "bits per byte", "ppl": "perplexity per token"}
 Metric = Literal["nats", "bpb", "ppl"]
+LEAST_MULTIPLE = 1e-9  # of T, for a window: no T is a billion times as long
 BREAK = 0.1  # nats per token above the level at T: where a curve over positions breaks
 
 # Strict: a text is no number. Fields that the schema does not know are kept, because a protocol may add its
@@ -85,6 +86,8 @@ def _check_curve(curve: Curve) -> Curve:
     columns: list[Sequence[object]] = [curve["nats"], curve["targets"], curve["rise"], curve["rise_ci95"]]
     if len(edges) < 2 or any(len(column) != len(edges) - 1 for column in columns):
         raise wrong_record("lists of different lengths")
+    if edges[0] < 1:
+        raise wrong_record("edges begin at 1, because the first token of a text is no target")
     if any(start >= end for start, end in pairwise(edges)):
         raise wrong_record("edges must rise")
     return curve
@@ -129,10 +132,13 @@ class Record(TypedDict):
     precision: NotRequired[str]  # fp32 or bf16, of the measurement where it is not the training's
 
 
-def _check_note(record: Record) -> Record:
-    """Return a record that has a number, or a note that says why not."""
+def _check_record(record: Record) -> Record:
+    """Return a record with a number or a note that says why not, whose window is a multiple of a T."""
     if record["nats"] is None and record["note"] is None:
         raise wrong_record("nats: null without a note")
+    # T is not stored. It is computed from these two, and must be a number of tokens.
+    if not LEAST_MULTIPLE <= record["multiple"] <= record["window"]:
+        raise wrong_record("multiple: is not the window over a training length")
     return record
 
 
@@ -226,7 +232,7 @@ def _complete_record_type() -> Any:
     for key, record_type in record_types().items():
         fields[key] = NotRequired[record_type]
     complete_type = with_config(STRICT)(_typed_dict("Record", fields))
-    return Annotated[complete_type, AfterValidator(_check_note)]
+    return Annotated[complete_type, AfterValidator(_check_record)]
 
 
 def _typed_dict(name: str, fields: dict[str, Any]) -> Any:

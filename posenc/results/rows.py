@@ -204,14 +204,21 @@ def _beside_reference(member: Member) -> BesideReference | None:
         return None
     # The crop line, the loss as trained in windows of T, is in the table too: changes are against it.
     keys_in_table = {
-        (measurement.protocol, measurement.target_set.targets_hash, measurement.window, measurement.step)
+        (
+            measurement.protocol,
+            measurement.target_set.targets_hash,
+            measurement.window,
+            measurement.step,
+            measurement.precision,
+        )
         for measurement in (*member.measurements, member.crop_line)
         if measurement is not None and measurement.extend is None
     }
 
     def preference(record: Record) -> tuple[bool, int]:
         targets_hash, window = _targets_and_window(record)
-        key = (record["protocol"], targets_hash, window, record["checkpoint_step"])
+        step = record["checkpoint_step"]
+        key = (record["protocol"], targets_hash, window, step, record.get("precision"))
         return key in keys_in_table, record["checkpoint_step"]
 
     best = max(losses, key=preference)

@@ -8,7 +8,7 @@ import sys
 from datetime import datetime
 
 import pytest
-from fake_runs import edit_json, write_run
+from fake_runs import edit_json, read_json, write_run
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
@@ -125,7 +125,29 @@ def make_a_loss_nan(path):
     path.write_text(path.read_text().replace('"nats": 1.3', '"nats": NaN'))
 
 
-DAMAGES = [cut_short, nest_deeply, raise_version, drop_facts, add_foreign_record, make_a_loss_nan]
+def make_t_less_than_a_token(path):
+    edit_first_record(path, multiple=1e50)
+
+
+def make_t_endless(path):
+    edit_first_record(path, multiple=1e-310)
+
+
+def edit_first_record(path, **changes):
+    first, *others = read_json(path)["records"]
+    edit_json(path, records=[first | changes, *others])
+
+
+DAMAGES = [
+    cut_short,
+    nest_deeply,
+    raise_version,
+    drop_facts,
+    add_foreign_record,
+    make_a_loss_nan,
+    make_t_less_than_a_token,
+    make_t_endless,
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -227,3 +227,14 @@ def test_json_has_the_share(short_table):
 def test_csv_has_the_worth_with_its_interval(short_table):
     head = render([short_table], "csv").splitlines()[0]
     assert "worth_nats,worth_nats_low" in head
+
+
+def test_a_long_trained_model_counts_in_the_precision_of_the_row(tmp_path):
+    write_run(tmp_path / "short", records=[record(T, 1.5), record(8 * T, 1.45)])
+    in_training = [record(T, 1.5, train_length=8 * T), record(8 * T, 1.3, train_length=8 * T)]
+    in_bf16 = [
+        record(T, 1.5, train_length=8 * T, precision="bf16"),
+        record(8 * T, 1.0, train_length=8 * T, precision="bf16"),
+    ]
+    write_run(tmp_path / "long", records=in_training + in_bf16, **LONG)
+    assert recovered(tmp_path).worth == pytest.approx(0.2)

@@ -112,7 +112,7 @@ def recall_line(comparison: Comparison) -> str:
     if recall is None or columns is None or recall.within is None:
         return ""
     within = f"{percent_text(recall.within)} within T"
-    if not recall.learned:
+    if recall.learned is False:  # None: recall was measured with an extension alone
         return f"recall: did not learn, {within} (below {columns.level:g}%)"
     if recall.learning is not None and recall.learning.seeds > 1:
         # The mean is of these seeds alone, so that the sentence must not let it stand for all.
