@@ -15,8 +15,8 @@ from pathlib import Path
 
 import altair as alt
 from figures import png_of
-from posenc_output import last_cell, verdict_word
-from text_tables import TextColumn, encodings_by_harm, text_columns
+from posenc_output import last_cell
+from text_tables import UNDERTRAINED, TextColumn, encodings_by_harm, text_columns, word_of_row
 
 from posenc.report.looks import PAPER, data_of
 
@@ -29,6 +29,7 @@ COLORS = {
     "unclear": "#dedede",
     "worse": "#f4b183",
     "collapsed": "#c0432f",
+    UNDERTRAINED: "#ffffff",
 }
 DARK_WORDS = ("better", "collapsed")  # their numbers are white
 
@@ -52,7 +53,8 @@ def squares_of(columns: Sequence[TextColumn], rows: Sequence[str]) -> list[Squar
             if name in column.rows:
                 cell = last_cell(column.rows[name])
                 text = f"{cell['change']:+.3f}".replace("-", "−")
-                squares.append(Square(column.trained_on, column.measured_on, name, verdict_word(cell), text))
+                word = word_of_row(column.rows[name])
+                squares.append(Square(column.trained_on, column.measured_on, name, word, text))
     return squares
 
 
@@ -69,7 +71,7 @@ def panel(columns: Sequence[TextColumn], rows: Sequence[str], with_names: bool) 
     color = alt.Color(
         "verdict:N",
         scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())),
-        legend=alt.Legend(title="at 8T", orient="bottom", direction="horizontal", columns=5),
+        legend=alt.Legend(title="at 8T", orient="bottom", columns=6, symbolStrokeColor="#999999"),
     )
     is_dark = alt.FieldOneOfPredicate("verdict", list(DARK_WORDS))
     text_color = alt.when(is_dark).then(alt.value("white")).otherwise(alt.value(PAPER.ink))
