@@ -54,6 +54,7 @@ def _csv_rows(file: Path, content: bytes, text_field: str) -> Rows:
     """Yield the text of each row below the header. A row that ends before its column has an empty text."""
     # The limit, 131,072 characters by default, holds for the whole process. A document may be longer.
     csv.field_size_limit(max(csv.field_size_limit(), len(content)))
+    # `newline=""`, so that the reader sees the line ends inside of quoted fields as they are.
     lines = io.StringIO(content.decode(), newline="")
     rows = csv.DictReader(lines, delimiter=DELIMITERS[plain_suffix(file)], strict=True)
     number = 0
@@ -74,6 +75,7 @@ def _parquet_rows(file: Path, content: bytes, text_field: str) -> Rows:
         table = parquet.ParquetFile(io.BytesIO(content))
         _check_column(file, text_field, table.schema_arrow.names)
         number = 0
+        # Other columns are not decoded, and may be far larger than the text.
         for batch in table.iter_batches(columns=[text_field]):
             for value in batch.column(0).to_pylist():
                 number += 1
