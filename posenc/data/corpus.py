@@ -218,6 +218,8 @@ def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts
     facts = facts or read_facts(data)
     if facts.task is not None:
         return task_store(facts.fingerprint, facts.task)
+    # Before the entry is looked for, since its key holds the tokenizer's definition, which may have to be
+    # trained.
     built = build_tokenizer(tokenizer, facts)
     entry = entry_of(facts.fingerprint, built.identity())
     store = open_entry(entry)

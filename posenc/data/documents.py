@@ -31,6 +31,7 @@ class Notes:
 
     def lines(self) -> list[str]:
         """Return the notes as lines. The first one says what was left out: `not read: 3 empty, 1 .pdf`."""
+        # By name where counts are equal, so that the line does not depend on the order of files.
         most_first = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
         counts = [f"{count:,} {kind}" for kind, count in most_first if count]
         if not counts:

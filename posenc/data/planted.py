@@ -94,6 +94,7 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
 
     # Where the pairs stand: two slots for each, and all slots moved by one offset.
     offset = (draws.offset % np.uint64(pair_length)).astype(np.int64)  # (N, 1)
+    # Slots and no free places, so that pairs cannot overlap whatever is drawn.
     shuffled_slots = permutations(draws.slots)
     # Sorted, so that an earlier column is an earlier place in the text: `is_second` below relies on it.
     chosen_slots = np.sort(shuffled_slots[:, : 2 * pairs])
@@ -101,6 +102,7 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
 
     # Which pair each slot has: every pair comes twice.
     pair = permutations(draws.order) // 2  # (N, 2 pairs): 0, 0, 1, 1, 2, 2, ... in random order
+    # For all pairs of slots at once, since a loop over windows would take most of the time of a batch.
     same_pair = pair[:, :, None] == pair[:, None, :]  # (N, 2 pairs, 2 pairs)
     is_second = np.tril(same_pair, -1).any(-1)  # (N, 2 pairs): an earlier slot has the same pair
 

@@ -54,7 +54,11 @@ def _titles(rows: Sequence[str]) -> list[int]:
     def is_blank(i: int) -> bool:
         return not 0 <= i < len(rows) or not rows[i].strip()
 
-    return [i for i, row in enumerate(rows) if TITLE.fullmatch(row) and is_blank(i - 1) and is_blank(i + 1)]
+    titles: list[int] = []
+    for i, row in enumerate(rows):
+        if TITLE.fullmatch(row) and is_blank(i - 1) and is_blank(i + 1):
+            titles.append(i)
+    return titles
 
 
 def _heading_levels(rows: Sequence[str]) -> dict[int, int]:

@@ -130,6 +130,7 @@ def write_entry(
     try:
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest type that holds every id
         _write_tokens(folder, tokenizer, dtype, documents)
+        # An empty file cannot be mapped into memory.
         if not (folder / TOKENS).stat().st_size:
             raise UserError("data", name, "holds no text")
         files = sorted(folder.iterdir())

@@ -61,6 +61,7 @@ class Tokenizer:
         if definition is not None:
             from tokenizers import Tokenizer as LibraryTokenizer
 
+            # From the text and not from a file, so that a run directory can hold the definition itself.
             self._library = LibraryTokenizer.from_str(definition)
             # A definition may cut texts, or fill them up, to the length that its model takes.
             self._library.no_truncation()

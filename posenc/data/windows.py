@@ -65,7 +65,8 @@ class NumberedWindows:
         """Return `count` windows at even distances, (count, T + 1), or all if there are fewer."""
         count = min(count, len(self))
         # The middle of each of `count` equal parts. Nothing is drawn, so every run has the same windows.
-        numbers = (2 * np.arange(count, dtype=np.int64) + 1) * len(self) // (2 * max(1, count))
+        halves = 2 * np.arange(count, dtype=np.int64) + 1  # middles of the parts, in halves of a part
+        numbers = halves * len(self) // (2 * max(1, count))
         return self.read(numbers)
 
 

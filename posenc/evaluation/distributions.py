@@ -62,7 +62,7 @@ def compare_windows(
             p = logits.softmax(-1)  # (B, columns, V)
             for index, logits_of_end in enumerate(logits_of_shorter):
                 q = logits_of_end(columns).softmax(-1)
-                difference = p - q
+                difference = p - q  # (B, columns, V)
                 variation[index, batch.numbers, columns] = as_array(difference.abs().sum(-1) / 2)
                 # Taken from the same difference, so that gain and variation are rounded alike.
                 difference_of_target = difference.gather(-1, targets_of_block[..., None])[..., 0]

@@ -218,7 +218,9 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
     # All files of protocols are imported here, so that a new protocol brings its keys along.
     types = [find_protocol(name).Settings for name in protocol_names()]
-    keys = {key for settings_type in types for key in settings_type.model_fields}
+    keys: set[str] = set()
+    for settings_type in types:
+        keys.update(settings_type.model_fields)
     for key, value in parameters.items():
         if key not in keys:
             raise unknown_key(f"eval.{key}", value, sorted({*EvalSettings.model_fields} | keys))

@@ -33,6 +33,7 @@ class TokenPairs(Plant):
 
     @classmethod
     def check(cls, settings: PlantSettings, tokenizer: str) -> None:
+        # Cues are cells of a square. Longer ones would need a cube, and a rule for which of its cells.
         if settings.cue > LONGEST_CUE:
             problem = f"too long for plants of the kind {cls.name}"
             raise UserError("data.plant.cue", settings.cue, problem, allowed=f"1 to {LONGEST_CUE}")

@@ -48,6 +48,7 @@ def source_of(data: DataSettings) -> Source:
     source_class = SOURCES[name]
     values = {key: value for key, value in parameters.items() if key not in KEYS_OF_EVERY_CORPUS}
     for key, value in values.items():
+        # Before types are checked, which would call `???` a wrong type and not a missing value.
         if value == MISSING:
             raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
     # By the fields of the class, so that a new source brings its settings along.
@@ -166,6 +167,7 @@ def read_documents(data: DataSettings, notes: Notes) -> list[Document]:
     documents = sorted(source.read(notes), key=lambda document: document.id)
     with_text = []
     for document in documents:
+        # By characters and not by bytes, since some white space has several bytes in UTF-8.
         is_blank = not document.text or document.text.decode().isspace()
         if not is_blank:
             with_text.append(document)

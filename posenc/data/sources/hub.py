@@ -42,6 +42,7 @@ class _HubSource(Source):
         if self.revision is None or not COMMIT.fullmatch(self.revision):
             allowed = "a commit, 40 hex digits: a branch may change under a run"
             problem = "is needed" if self.revision is None else "is no commit"
+            # Asked for the hint alone. Without a network the error comes without it.
             commit = newest_commit(self.repository)
             hint = f"the newest one: data.revision={commit}" if commit else ""
             raise UserError("data.revision", self.revision, problem, allowed=allowed, hint=hint)
@@ -115,6 +116,8 @@ class StreamSource(_HubSource):
                 if not value.strip():
                     notes.left_out["empty"] += 1
                     continue
+                # By the row and not by a count of documents, so that a row keeps its id where others are
+                # blank.
                 document_id = f"{split}/{row:09d}"
                 text = utf8_text(value, "data.repository", document_id)
                 count += 1

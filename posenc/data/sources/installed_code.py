@@ -118,6 +118,7 @@ def read_files(root: Path, include: Sequence[str], exclude: Sequence[str], notes
     for path in _paths(root, include, exclude):
         try:
             text = path.read_bytes()
+            # Only to find out whether it is UTF-8: documents hold bytes.
             text.decode("utf-8")
         except UnicodeDecodeError:  # some files are in Latin-1
             notes.left_out["not UTF-8"] += 1

@@ -40,6 +40,7 @@ def _json_text(line: bytes, text_field: str, location: str) -> str:
     """Return the text in a line of JSON. Raises UserError."""
     try:
         row = json.loads(line)
+    # A line of thousands of brackets ends Python's recursion before it is found to be no JSON.
     except (ValueError, RecursionError) as error:
         raise UserError("data.paths", location, f"this line is not JSON ({error})") from error
     if not isinstance(row, dict):
@@ -56,6 +57,7 @@ def _csv_rows(file: Path, content: bytes, text_field: str) -> Rows:
     csv.field_size_limit(max(csv.field_size_limit(), len(content)))
     # `newline=""`, so that the reader sees the line ends inside of quoted fields as they are.
     lines = io.StringIO(content.decode(), newline="")
+    # Strict, because otherwise a quote that is never closed would swallow the rest of the file in silence.
     rows = csv.DictReader(lines, delimiter=DELIMITERS[plain_suffix(file)], strict=True)
     number = 0
     try:

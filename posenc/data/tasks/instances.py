@@ -95,6 +95,7 @@ class TaskInstances:
         most = self.task.tokens(size)
         if len(pieces) < 2:
             self._refuse(f"an instance of size {size} has no answer: given and answer come by turns")
+        # Such an instance would be cut off at the end of its window, and the end of its answer never asked.
         if sum(map(len, pieces)) > most:
             self._refuse(f"an instance of size {size} has more tokens than tokens({size}) says, {most}")
         last = max("".join(pieces), default="")

@@ -164,4 +164,7 @@ def leaves(encoding: Encoding) -> tuple[Encoding, ...]:
     """Return the encodings and options that an encoding is composed of, in order, or the encoding alone."""
     if not isinstance(encoding, Composed):
         return (encoding,)
-    return tuple(leaf for part in encoding.parts for leaf in leaves(part))
+    leaves_of_parts: list[Encoding] = []
+    for part in encoding.parts:
+        leaves_of_parts += leaves(part)
+    return tuple(leaves_of_parts)

@@ -82,11 +82,11 @@ class Redistanced(Encoding):
         if unrotated.keys < len(k_pos):
             self._rotate_anew(unrotated, k_pos, layer)
         assert unrotated.q_new is not None and unrotated.k_new is not None
-        q_block = rows_of_block(unrotated.q_new, unrotated.keys, s)
+        q_block = rows_of_block(unrotated.q_new, unrotated.keys, s)  # (B, H, T, D)
         # oneDNN keeps code and memory for every shape of a product. When each block had its own number of
         # keys, self_extend took 6.5 GB at 32,768 tokens, twice what was planned.
         k_block = unrotated.k_new[:, :, : rounded_keys(len(far_pos), unrotated.keys)]
-        product = (q_block @ k_block.mT)[..., : len(far_pos)]
+        product = (q_block @ k_block.mT)[..., : len(far_pos)]  # (B, H, T, S')
         width = unrotated.q.shape[-1]  # D before `rotate`, which may add to it
         far_scores = product.float() * width**-0.5  # (B, H, T, S')
         for part in self.biased:

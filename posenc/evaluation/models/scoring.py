@@ -123,10 +123,13 @@ class GivenModelScorer(Scorer):
         self.end_tokens = model.end_tokens
 
     def losses(self, model_pass: ModelPass, targets: Tensor, *, with_best: bool) -> TargetLosses:
-        inputs, encoding = model_pass.inputs, model_pass.encoding
         with autocast(self.precision, self.device):
             return self.model.losses(
-                inputs, targets, encoding, with_best=with_best, on_layer=model_pass.on_layer
+                model_pass.inputs,
+                targets,
+                model_pass.encoding,
+                with_best=with_best,
+                on_layer=model_pass.on_layer,
             )
 
     def target_logits(self, model_pass: ModelPass) -> LogitsOf:

@@ -107,7 +107,7 @@ def attention(
         # Hooks get the keys up to the block's last query. Matrix products get some more, `padded`.
         q_pos = pos[start:stop]
         k_pos = pos[:stop]
-        product = q[:, :, start:stop] @ k[:, :, :padded].mT
+        product = q[:, :, start:stop] @ k[:, :, :padded].mT  # (B, H, queries, padded)
         s = product[..., :stop].float() * options.scale  # (B, H, queries, keys)
         for part, state in zip(parts.redistanced, states, strict=True):
             s = part.scores(s, q, k, q_pos, k_pos, state, options.layer)
