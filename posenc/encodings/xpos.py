@@ -68,7 +68,7 @@ class XPos(Rotary):
         # By the logarithm in float64: as a power in float32 the factor would be off far from the centre.
         q_factors = self.log_factors(q_pos, centre).exp().float().to(q.device)  # (T, D/2)
         k_factors = (-self.log_factors(k_pos, centre)).exp().float().to(k.device)  # (S, D/2)
-        rotated_q = self.rotate_width(q, q_cos * q_factors, q_sin * q_factors)  # (B, H, T, D)
+        rotated_q = self.rotate_width(q, q_cos * q_factors, q_sin * q_factors)
         rotated_k = self.rotate_width(k, k_cos * k_factors, k_sin * k_factors)
         return rotated_q, rotated_k
 

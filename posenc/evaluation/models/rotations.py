@@ -109,7 +109,7 @@ class ModelRotation:
         names = [_of_kind(self.kind, name) for name in ("inv_freq", "original_inv_freq")]
         tables = {name: getattr(module, name) for name in names if hasattr(module, name)}
         if self.rope_type == LONGROPE:
-            # transformers makes this table in the first pass beyond the original length, unless it is there.
+            # transformers makes this table within its first pass, unless it is there.
             tables[_of_kind(self.kind, "long_inv_freq")] = self.theta.to(tables[names[0]])
         for name, table in tables.items():
             if rotary is None:
