@@ -17,6 +17,8 @@ def cache_lock(path: Path, needed: int = 0) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Two jobs of a sweep begin at once and would write the same entry. The second one waits and then
+        # reads it.
         with file_lock(path):
             yield
     except OSError as error:

@@ -43,6 +43,7 @@ def _listed(name: str, path: Path) -> ListedCorpus:
     comes_from_the_hub = is_streamed(data)
     is_open = MISSING in data.parameters.values()  # the user has to say which data set it is
     pinned = None
+    # Without a repository and a commit there is nothing that could be in the cache.
     if comes_from_the_hub and not is_open:
         pinned = pinned_identity(data)
     return ListedCorpus(

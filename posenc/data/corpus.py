@@ -57,6 +57,7 @@ class CorpusText:
             documents = _cached_documents(self._fingerprint)
             if documents is None:
                 documents = sources.read_documents(self._data, Notes())
+            # The user may have edited a file between the plan of a sweep and its last job.
             if fingerprint_of(documents) != self._fingerprint:
                 raise RunError(f"the text of {self._data.name} has changed since it was first read")
             self._documents = documents
@@ -74,6 +75,7 @@ class CorpusFacts:
     name: str
     figures: Figures
     identity: dict[str, Any]  # plain JSON for the hash of a run
+    # Two facts with equal figures are equal, whether their text is in memory or not.
     text: CorpusText = field(repr=False, compare=False)
     task: TaskInstances | None = None  # if given, there is no text
 
@@ -116,6 +118,7 @@ def read_facts(data: DataSettings) -> CorpusFacts:
         return _facts_of_task(data, pinned)
     if pinned is None:
         documents, figures = _read_figures(data)
+        # Local files have no version, so nothing but their text identifies them.
         identity = {"name": data.name, "fingerprint": figures.fingerprint}
         return CorpusFacts(data.name, figures, identity, CorpusText(data, figures.fingerprint, documents))
     cached = known_figures(pinned)
@@ -133,6 +136,7 @@ def read_facts(data: DataSettings) -> CorpusFacts:
 
 def _facts_of_task(data: DataSettings, identity: dict[str, Any]) -> CorpusFacts:
     """Return the facts of a task, which has no documents."""
+    # A task has no text, so what decides its instances stands for it.
     fingerprint = digest_of(identity)
     sizes: dict[str, list[int]] = {split: [] for split in SPLITS}
     figures = Figures(fingerprint, fingerprint, sizes, copies={}, notes=[])
@@ -152,6 +156,7 @@ def figures_of(documents: list[Document], notes: Notes) -> Figures:
     by_split: dict[str, list[Document]] = {}
     for split in SPLITS:
         by_split[split] = [document for document in documents if document.split == split]
+    # A set of texts and not of hashes: the texts are in memory already, and a set holds references.
     train_texts = {document.text for document in by_split["train"]}
     copies = {}
     remarks = []
@@ -173,6 +178,7 @@ def known_figures(pinned: dict[str, Any] | None) -> Figures | None:
     """Return the cached figures of a pinned corpus; None if there are none."""
     if pinned is None:
         return None
+    # None if the file is damaged. Then the corpus is read again.
     values = read_sealed(_figures_file(pinned))
     return None if values is None else Figures(**values)
 
@@ -212,6 +218,8 @@ def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts
     facts = facts or read_facts(data)
     if facts.task is not None:
         return task_store(facts.fingerprint, facts.task)
+    # Before the entry is looked for, since its key holds the tokenizer's definition, which may have to be
+    # trained.
     built = build_tokenizer(tokenizer, facts)
     entry = entry_of(facts.fingerprint, built.identity())
     store = open_entry(entry)
@@ -227,5 +235,6 @@ def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts
                 store = open_entry(entry)
     if store is None:
         raise RunError(f"what was written to {entry} does not read back the same")
+    # Tokens are mapped from the file from here on, so the text would be in memory twice.
     facts.release()
     return store

@@ -31,6 +31,7 @@ def inspect(
     so a corpus that is refused here would be too small in tokens, too.
     """
     check_tokenizer(tokenizer)
+    # After the tokenizer, whose check reads nothing: to read a corpus may take minutes.
     facts = read_facts(data)
     if facts.task is not None:
         if data.plant is not None:
@@ -42,6 +43,7 @@ def inspect(
         if not facts.sizes[split]:
             raise _empty_split(facts, split)
     if is_trained_on:
+        # With some copies the user gets a note. With nothing but copies the loss would be that of training.
         _refuse_copies(facts, splits)
     check_lengths(facts, splits=splits, needed_tokens=needed_tokens, context_length=context_length)
     return facts
@@ -112,6 +114,7 @@ def _check_longest(key: str, sizes: Sequence[int], needed: int, split: str, unit
     """Raise UserError if no document of a split has as many tokens (or bytes) as are needed."""
     longest = max(sizes, default=0)
     if longest < needed:
+        # The user sets inputs, so the numbers are one below the tokens that are needed.
         problem = f"no document of the {split} split is that long: the longest has {longest} {unit}"
         raise UserError(key, needed - 1, problem, hint=f"the longest that works is {longest - 1}")
 

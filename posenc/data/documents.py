@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from posenc.core.errors import UserError, visible
 
+# `split_by_text` divides its hash in this order, so another order would move documents between splits.
 SPLITS = ("train", "validation", "test")
 
 
@@ -30,6 +31,7 @@ class Notes:
 
     def lines(self) -> list[str]:
         """Return the notes as lines. The first one says what was left out: `not read: 3 empty, 1 .pdf`."""
+        # By name where counts are equal, so that the line does not depend on the order of files.
         most_first = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
         counts = [f"{count:,} {kind}" for kind, count in most_first if count]
         if not counts:
@@ -39,6 +41,7 @@ class Notes:
 
 def split_of(document_id: str, shares: Mapping[str, float]) -> str:
     """Return the split of a document, by a hash of its id alone. So other documents never move it."""
+    # By the id and not by the text, so that a corrected typing error leaves a document in its split.
     point = hash_fraction(_utf8(document_id))
     if point < shares["test"]:
         return "test"
@@ -66,6 +69,7 @@ def groups_of(ids: Sequence[str]) -> list[int] | None:
     for path in paths:
         folder = tuple(path[: shared_depth + 1])
         groups.append(numbers.setdefault(folder, len(numbers)))
+    # Groups of one document each say nothing that the documents do not say.
     return groups if len(numbers) < len(ids) else None
 
 

@@ -15,6 +15,7 @@ from posenc.core.console import Progress, Title, progress_of
 
 def download_bar(what: str) -> type:
     """Return a class for the argument `tqdm_class`. Its bars are called `downloading WHAT`."""
+    # A class and no object, since the hub's libraries make their bars themselves.
     return type("DownloadBar", (_DownloadBar,), {"title": Title(f"downloading {what}", counts_bytes=True)})
 
 
@@ -40,12 +41,14 @@ class _DownloadBar(tqdm):
 
     def update(self, n: float | None = 1) -> None:
         """Count more bytes."""
+        # Not by tqdm's own method, which looks at the clock to decide whether to draw.
         self.n += n or 0
         self.refresh()
 
     def refresh(self, *arguments: Any, **keywords: Any) -> None:
         """Show what is counted, with a total that may have grown."""
         if self._progress is not None:
+            # A bar whose total grows with each file begins with the total 0.
             self._progress.total = self.total or None
             self._progress.update(self.n)
 

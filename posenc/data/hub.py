@@ -43,6 +43,7 @@ def go_offline() -> None:
     os.environ[OFFLINE] = "1"
 
 
+# A sweep asks for each of its jobs, and a hub that is out of reach would cost three seconds each time.
 @functools.cache
 def _connects(address: str) -> bool:
     """Tell whether a connection opens, to the address or to the proxy that serves it."""
@@ -51,10 +52,12 @@ def _connects(address: str) -> bool:
     def connect() -> None:
         """Open a connection to the hub, or to the proxy that serves it, and close it."""
         target = url
+        # Behind a proxy a direct connection fails, though the hub's libraries reach the hub.
         proxy = getproxies().get(url.scheme)
         if proxy and not proxy_bypass(url.hostname or ""):
             target = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         port = target.port or (443 if target.scheme == "https" else 80)
+        # A connection and no request: that needs no certificate and no library but Python's own.
         socket.create_connection((target.hostname or "", port), timeout=PROBE_SECONDS).close()
 
     try:

@@ -37,11 +37,15 @@ class Column:
         read = 0
         try:
             with progress_of(title, limit) as progress:
+                # Inside of the progress, since the first connection alone may take seconds.
                 rows = load(self)
                 progress.total = self._bytes_to_read(rows, limit)
                 for batch in rows.iter(batch_size=at_once):
+                    # A caller that has enough stops the loop at a text, so each text is yielded by itself.
                     for text in self._texts_in(batch):
                         yield text
+                        # A lone surrogate is refused later, with the row that holds it, so it must not fail
+                        # here.
                         read += len(text.encode(errors="surrogatepass"))
                     progress.update(read)
         except (UserError, RunError):

@@ -29,6 +29,7 @@ class PlantedSampler(WindowSampler):
     def __init__(self, store: TokenStore, context_length: int, seed: int, plant: Plant) -> None:
         super().__init__(store, context_length, seed)
         self.plant = plant
+        # Another stream than that of the windows, so that plants do not change which text is drawn.
         self._plant_seed = seed_for(seed, "plant")
 
     def batch(self, step: int, size: int) -> Batch:
@@ -37,14 +38,17 @@ class PlantedSampler(WindowSampler):
         kinds = np.zeros_like(windows)
         settings = self.plant.settings
         count = planted_windows(settings, size)
+        # The first windows of a batch. They are drawn at random, so their rows mean nothing.
         kinds[:count] = plant_pairs(windows[:count], self.plant, self._plant_seed, step)
         target_kinds = kinds[:, 1:]
+        # Values that can be known are few, so with a weight of 1 the other targets outweigh them.
         weights = np.where(target_kinds == KNOWN, settings.weight, 1).astype(np.float32)
         return Batch(inputs=windows[:, :-1], targets=windows[:, 1:], weights=weights, kinds=target_kinds)
 
 
 def planted_windows(settings: PlantSettings, size: int) -> int:
     """Return how many of the `size` windows of a batch have pairs."""
+    # A fixed number and no draw for each window, so that every batch teaches as much recall.
     return round(settings.share * size)
 
 
@@ -90,6 +94,7 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
 
     # Where the pairs stand: two slots for each, and all slots moved by one offset.
     offset = (draws.offset % np.uint64(pair_length)).astype(np.int64)  # (N, 1)
+    # Slots and no free places, so that pairs cannot overlap whatever is drawn.
     shuffled_slots = permutations(draws.slots)
     # Sorted, so that an earlier column is an earlier place in the text: `is_second` below relies on it.
     chosen_slots = np.sort(shuffled_slots[:, : 2 * pairs])
@@ -97,6 +102,7 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
 
     # Which pair each slot has: every pair comes twice.
     pair = permutations(draws.order) // 2  # (N, 2 pairs): 0, 0, 1, 1, 2, 2, ... in random order
+    # For all pairs of slots at once, since a loop over windows would take most of the time of a batch.
     same_pair = pair[:, :, None] == pair[:, None, :]  # (N, 2 pairs, 2 pairs)
     is_second = np.tril(same_pair, -1).any(-1)  # (N, 2 pairs): an earlier slot has the same pair
 
@@ -104,6 +110,7 @@ def plant_pairs(windows: Ints, plant: Plant, seed: int, step: int) -> Ints:
     kinds = np.zeros_like(windows)
     for i in range(pair_length):
         kinds[row, start + i] = PLANTED
+    # The first value of a pair is a guess, and so is no question of recall.
     kinds[row, start + plant.cue_length] = np.where(is_second, KNOWN, PLANTED)
     cues = plant.draw_cues(draws.cues, pairs)  # (N, pairs, cue_length)
     values = plant.draw_values(draws.values)  # (N, pairs)

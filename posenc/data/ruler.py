@@ -104,6 +104,7 @@ def word_lists() -> tuple[list[str], list[str]]:
     """Return the adjectives and nouns of keys. Raises ModuleNotFoundError without the package."""
     import wonderwords
 
+    # The package has no public list of its words.
     categories = wonderwords.RandomWord()._categories
     return list(categories["adjectives"]), list(categories["nouns"])
 
@@ -119,6 +120,7 @@ def make_sample(task: RulerTask, size: int, random: Random, essays: Sequence[str
         needles += [NEEDLE.format(kind=task.values, key=key, value=value) for value in values]
         keys.append(key)
         values_by_key.append(values)
+    # A generator of its own: RULER shuffles with a fixed seed, whatever the sample.
     Random(ORDER_SEED).shuffle(needles)
     if task.haystack == "essays":
         context = _among_sentences(" ".join(essays[:size]), needles, random)
@@ -178,6 +180,7 @@ def _among_sentences(text: str, needles: Sequence[str], random: Random) -> str:
     trained model of nltk, which has to be downloaded. It knows that `e.g.` does not end a sentence.)
     """
     sentences = re.split(r"(?<=[.!?])\s+", text.strip())
+    # Drawn without repetition, so that two needles never stand at one depth.
     depths = random.sample(DEPTHS, len(needles))
     ends = sorted(int(len(sentences) * (depth / 100)) for depth in depths)
     pieces = []

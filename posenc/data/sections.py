@@ -36,6 +36,7 @@ def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
     It is cut at the highest level of headings that gives enough sections, or else into chunks.
     """
     rows = ROW.findall(text)
+    # Before Markdown, since a title between single signs is no heading there.
     titles = _titles(rows)
     if len(titles) >= LEAST_SECTIONS:
         return _joined(rows, titles), "cut at ' = Title = ' lines"
@@ -53,7 +54,11 @@ def _titles(rows: Sequence[str]) -> list[int]:
     def is_blank(i: int) -> bool:
         return not 0 <= i < len(rows) or not rows[i].strip()
 
-    return [i for i, row in enumerate(rows) if TITLE.fullmatch(row) and is_blank(i - 1) and is_blank(i + 1)]
+    titles: list[int] = []
+    for i, row in enumerate(rows):
+        if TITLE.fullmatch(row) and is_blank(i - 1) and is_blank(i + 1):
+            titles.append(i)
+    return titles
 
 
 def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
@@ -63,6 +68,7 @@ def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
     for i, row in enumerate(rows):
         fence = FENCE.match(row)
         heading = HEADING.match(row)
+        # A line of `#` in a program's text is a comment, and would cut the program in two.
         if fence and open_fence is None:
             open_fence = fence[1]
         elif fence and open_fence == fence[1]:
@@ -97,6 +103,7 @@ def _chunks(text: str) -> list[str]:
     chunk_length = max(LEAST_CHUNK, -(-len(text) // CHUNKS))  # rounded up
     pieces = []
     start = 0
+    # What is left is at most one and a half chunks, so that the last piece is no splinter.
     while len(text) - start > 1.5 * chunk_length:
         end = _chunk_end(text, start + chunk_length, start + chunk_length + chunk_length // 2)
         pieces.append(text[start:end])
@@ -107,6 +114,7 @@ def _chunks(text: str) -> list[str]:
 
 def _chunk_end(text: str, earliest: int, latest: int) -> int:
     """Return the end of the first blank line in a range, else of the first line, else of the first word."""
+    # Text without any blank is cut anywhere, even in a word.
     for mark in ("\n\n", "\n", " "):
         index = text.find(mark, earliest, latest)  # -1 if there is none
         end = index + len(mark)

@@ -12,6 +12,7 @@ class TaskSampler(WindowSampler):
     """Draw training batches of a task."""
 
     def __init__(self, instances: TaskInstances, context_length: int, seed: int) -> None:
+        # No `super().__init__`, which would number windows of a text that a task does not have.
         self._instances = instances
         self._context_length = context_length
         self._seed = seed

@@ -78,6 +78,8 @@ class TokenStore:
         """Return how often each token occurs in the training split: (V,)."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         for i in range(len(self.splits["train"].ids)):
+            # Document by document, since `bincount` turns its numbers into int64: eight times the size of
+            # bytes.
             counts += np.bincount(self.document("train", i), minlength=self.vocab_size)
         return counts
 
@@ -85,6 +87,7 @@ class TokenStore:
         """Return the bytes of text in each `tokens[starts[i]:stops[i]]`."""
         if self.token_bytes is None:
             return np.asarray(stops - starts, dtype=np.int64)
+        # A sum over the whole array once would read gigabytes for a few thousand targets.
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         sums = [self.token_bytes[start:stop].sum(dtype=np.int64) for start, stop in spans]
         return np.array(sums, dtype=np.int64)
@@ -127,10 +130,12 @@ def write_entry(
     try:
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest type that holds every id
         _write_tokens(folder, tokenizer, dtype, documents)
+        # An empty file cannot be mapped into memory.
         if not (folder / TOKENS).stat().st_size:
             raise UserError("data", name, "holds no text")
         files = sorted(folder.iterdir())
         for file in files:
+            # Before the rename, or a crash of the machine could leave a folder with empty files.
             sync(file)
         manifest = {
             "layout": LAYOUT,
@@ -141,6 +146,7 @@ def write_entry(
             "dtype": dtype.newbyteorder("<").str,
             "files": {file.name: sha256_of_file(file) for file in files},
         }
+        # The last file: it holds the hashes of the others.
         write_sealed(folder / MANIFEST, manifest)
         shutil.rmtree(entry, ignore_errors=True)  # an older one that is damaged
         folder.rename(entry)
@@ -156,6 +162,7 @@ def _write_tokens(
     rows = []
     done = 0  # bytes of text
     total = sum(len(document.text) for document in documents)  # bytes of text
+    # A generator, so that the tokens of a few documents are in memory and not those of all.
     encoded = tokenizer.encode_all([document.text for document in documents])
     with (
         progress_of(Title("tokenising", "{name}", has_last_line=False), total) as progress,
@@ -191,6 +198,7 @@ def open_entry(entry: Path) -> TokenStore | None:
 def _verified_store(entry: Path, manifest: Mapping[str, Any]) -> TokenStore | None:
     """Return the store in a folder; None if a file differs from its hash in the manifest."""
     for name, digest in manifest["files"].items():
+        # Each time it is opened: a changed bit in the text would change results and raise no error.
         if sha256_of_file(entry / name) != digest:
             return None
     has_token_bytes = TOKEN_BYTES in manifest["files"]

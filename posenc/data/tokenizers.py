@@ -56,10 +56,12 @@ class Tokenizer:
     def __init__(self, name: str, definition: str | None = None) -> None:
         self.name = name
         self.definition = definition
+        # One token for each byte, which needs no library.
         self.vocab_size = 256
         if definition is not None:
             from tokenizers import Tokenizer as LibraryTokenizer
 
+            # From the text and not from a file, so that a run directory can hold the definition itself.
             self._library = LibraryTokenizer.from_str(definition)
             # A definition may cut texts, or fill them up, to the length that its model takes.
             self._library.no_truncation()
@@ -98,8 +100,11 @@ class Tokenizer:
         for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
             batch = texts[start : start + DOCUMENTS_AT_ONCE]
             decoded = [text.decode() for text in batch]
+            # BOS and others are no text, and a window may begin anywhere in a document.
             encodings = self._library.encode_batch(decoded, add_special_tokens=False)
             for text, encoding in zip(batch, encodings, strict=True):
+                # Ends alone: what lies between two tokens, such as a space that is stripped, counts for the
+                # second one.
                 ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
                 yield EncodedText(np.array(encoding.ids, dtype=np.uint32), bytes_per_token(text, ends))
 
@@ -168,6 +173,7 @@ def _bytes(corpus: TrainingCorpus | None) -> Tokenizer:
 
 def _bpe(corpus: TrainingCorpus, *, vocab_size: int) -> Tokenizer:
     """Return a BPE of this size, trained on the corpus or read from the cache."""
+    # By the training split, since other test documents leave the tokenizer as it is.
     identity = {"name": "bpe", "vocab_size": vocab_size, "trained_on": corpus.train_fingerprint}
     path = cache_dir() / "tokenizers" / f"{digest_of(identity)}.json"
     cached = read_sealed(path)
@@ -182,6 +188,7 @@ def _trained_bpe(corpus: TrainingCorpus, vocab_size: int, path: Path) -> dict[st
     """Train a BPE on the corpus and write it to the cache; return what was written."""
     say(f"training the tokenizer of {vocab_size:,} tokens")
     texts = (document.text.decode() for document in corpus.read() if document.split == "train")
+    # The library does not return to Python while it trains, so Ctrl-C would do nothing for minutes.
     cached = {"definition": run_interruptible(lambda: _train_bpe(texts, vocab_size))}
     write_sealed(path, cached)
     return cached
@@ -193,6 +200,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> str:
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
     library = LibraryTokenizer(models.BPE())
+    # A space that is not in the text would be trained on and decoded with it.
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     # The library returns the alphabet in another order at each call.
@@ -239,6 +247,7 @@ def _download(name: str, revision: str) -> Path:
             name,
             "tokenizer.json",
             revision=revision,
+            # Otherwise the library would try the network first, for 23 s.
             local_files_only=not is_online,
             tqdm_class=download_bar(name),
         )

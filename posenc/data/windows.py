@@ -53,9 +53,11 @@ class NumberedWindows:
 
     def read(self, numbers: Ints) -> Ints:
         """Return the windows with these numbers (N,), each with its last target: (N, T + 1)."""
+        # `right`, since an end number is the first number of the next document.
         documents = np.searchsorted(self._end_numbers, numbers, side="right")
         offsets_in_documents = numbers - self._first_numbers[documents]
         starts = self._document_starts[documents] + offsets_in_documents
+        # One look-up for the whole batch: reading a window at a time takes a step of Python for each.
         windows: Ints = self._tokens[starts[:, None] + self._offsets].astype(np.int64)  # (N, T + 1)
         return windows
 
@@ -63,7 +65,8 @@ class NumberedWindows:
         """Return `count` windows at even distances, (count, T + 1), or all if there are fewer."""
         count = min(count, len(self))
         # The middle of each of `count` equal parts. Nothing is drawn, so every run has the same windows.
-        numbers = (2 * np.arange(count, dtype=np.int64) + 1) * len(self) // (2 * max(1, count))
+        halves = 2 * np.arange(count, dtype=np.int64) + 1  # middles of the parts, in halves of a part
+        numbers = halves * len(self) // (2 * max(1, count))
         return self.read(numbers)
 
 
@@ -81,6 +84,7 @@ class WindowSampler:
 
     def _windows(self, step: int, size: int) -> Ints:
         """Return the windows of a step, each with its last target: (size, T + 1)."""
+        # By seed and step, so that a resumed run goes on with the windows that it would have had.
         draws = raw_draws(size, self._seed, step)  # (size,)
         # The remainder prefers low numbers, but by less than (number of windows) / 2^64.
         numbers = (draws % np.uint64(len(self._numbered))).astype(np.int64)  # (size,)
@@ -108,4 +112,5 @@ class ScheduledSampler:
         """Return the batch of a step: as many tokens as in `size` windows of the last stage."""
         stage = next(stage for stage in self._stages if step < stage.end)
         tokens = size * self._context_length
+        # As many tokens in each step, so that learning rate and schedule mean the same in all stages.
         return stage.sampler.batch(step, tokens // stage.context_length)

@@ -17,6 +17,7 @@ from posenc.encodings.base import Encoding, Shape
 def slopes(n_heads: int) -> list[float]:
     """Return m_h for h = 1..H."""
     power = 1 << (n_heads.bit_length() - 1)  # largest power of two <= H
+    # A geometric row from 2^(-8/p) down to 2^-8, so that heads look back over lengths of every order.
     slopes_of_power = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
     every_other_of_twice = [2.0 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
     return slopes_of_power + every_other_of_twice[: n_heads - power]
@@ -39,6 +40,7 @@ class ALiBi(Encoding):
         published = torch.tensor(slopes(shape.n_heads))  # (H,)
         # A buffer moves to a GPU with the model. It follows from H, so no checkpoint needs it.
         self.register_buffer("published", published, persistent=False)
+        # The logarithm is trained, so that a slope stays above 0: below it distance would be rewarded.
         self.slope = nn.Parameter(published.log()) if learned_slopes else None  # log m_h, (H,)
 
     def learned_parameters(self) -> int:

@@ -34,6 +34,7 @@ class BAM(Encoding):
 
     def __init__(self, shape: Shape, *, learned_location: bool) -> None:
         super().__init__(shape)
+        # Its logarithm, as in `alibi` with learned slopes, so that a stays above 0.
         self.scale = nn.Parameter(torch.tensor(slopes(shape.n_heads)).log())  # log a, (H,)
         self.exponent = nn.Parameter(torch.ones(shape.n_heads))  # b, (H,)
         self.location = nn.Parameter(torch.zeros(shape.n_heads)) if learned_location else None  # (H,)

@@ -42,6 +42,7 @@ HOOKS = (
 )
 
 
+# Not `.to(torch.float64)`, which raises an error on MPS.
 def float64(x: Tensor) -> Tensor:
     """Cast x to float64, on the CPU where its device has none (Apple's MPS)."""
     return x.cpu().double() if x.device.type == "mps" else x.double()
@@ -54,6 +55,7 @@ def check_at_least(minimum: float, **parameters: float) -> None:
             raise ValueError(f"{name}={value}: must be a finite number of at least {minimum:g}")
 
 
+# Frozen, since encodings keep it and derive sizes from it when they are built.
 @dataclass(frozen=True)
 class Shape:
     """The sizes that an encoding knows of its model."""
@@ -145,6 +147,7 @@ class Encoding(nn.Module):
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
         """Note the arguments: `initial_values.py` finds what is drawn by constructing the class again."""
+        # In `__new__`, so that a class that overrides `__init__` need not remember to do it.
         encoding = super().__new__(cls)
         # nn.Module's __setattr__ allows nothing before its own __init__.
         encoding.__dict__["construction"] = Construction(arguments, keywords)
@@ -193,6 +196,7 @@ class Encoding(nn.Module):
         is filled by that encoding.
         """
         is_empty = parameter.isnan()
+        # A constant that `__init__` gives stays, and takes no draw.
         if not is_empty.any():
             return
         filling = torch.zeros_like(parameter)
@@ -258,6 +262,7 @@ class Encoding(nn.Module):
         By default it is `distance_bias`. Entries of the future (k_pos > q_pos) must be finite: the causal
         mask comes after, and its zero gradient times nan or inf would be nan.
         """
+        # Future keys get the bias of distance 0, which is finite. The causal mask hides them afterwards.
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0)  # (T, S)
         # For each distance, not each pair: a network would need (T, S, hidden) numbers for pairs.
         table = self.distance_bias(torch.arange(int(r.max()) + 1, device=r.device), layer)  # (H, R)
@@ -294,6 +299,7 @@ class Encoding(nn.Module):
 
         `allowed` ([H,] T, S) is True where a query may see a key.
         """
+        # No row is all -inf, since every query sees its own key, so the softmax never gives nan.
         return torch.softmax(s.masked_fill(~allowed, float("-inf")), dim=-1)  # (B, H, T, S)
 
     def sink(self, layer: int) -> Tensor:
@@ -333,6 +339,7 @@ def owner_of(model: nn.Module, parameter: str) -> tuple[Encoding, str]:
     """
     path, _, name = parameter.rpartition(".")
     module = model.get_submodule(path)
+    # An nn.Linear or a ParameterDict has the parameter, but only an encoding has `initialize`.
     while not isinstance(module, Encoding):
         path, _, outer = path.rpartition(".")
         name = f"{outer}.{name}"

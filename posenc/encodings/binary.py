@@ -28,6 +28,7 @@ class Binary(Absolute):
     def __init__(self, shape: Shape, *, bits: int, per_layer: bool, combine: Combine) -> None:
         super().__init__(shape, per_layer=per_layer, combine=combine)
         self.trained_bits = (shape.positions - 1).bit_length()  # bits that training sets
+        # Without a bit for each training position two of them would have one vector.
         smallest = max(1, self.trained_bits)
         if not smallest <= bits <= LARGEST_BITS:
             needed = f"{smallest} (for {shape.positions} training positions)"
@@ -35,6 +36,7 @@ class Binary(Absolute):
         self.bits = bits
         self.ends_at = 2**bits
         self.table = nn.Parameter(torch.empty(self.places, bits, shape.d_model))  # (places, bits, d)
+        # The law of parameters without effect looks no farther than 8T, where such a row is never added.
         if bits > (LONGEST * shape.positions - 1).bit_length():
             self.inert = {"table": "rows of high bits are added only at positions far beyond training"}
 

@@ -49,6 +49,7 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -
         problem = "is missing" if name is None else "must be a name"
         raise UserError("encoding.name", name, problem, allowed=list_encodings(plugins))
     cls = encoding_class(name, plugins)
+    # The defaults of the signature, which a class without a YAML file has.
     parameters = {**defaults_of(cls), **without_name(settings)}
     parts = {key: parameters[key] for key in part_parameters(cls) if key in parameters}
     # The signature asks for built encodings, but the settings have names or mappings. So the signature is
@@ -74,6 +75,7 @@ def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict
         try:
             resolved.append(resolve_encoding(_with_defaults(settings, plugins), plugins))
         except UserError as error:
+            # Parts may have parts, so each level adds where in its list the wrong one stands.
             raise error.within(f"in {key_of_part}") from None
     return resolved
 
@@ -116,6 +118,7 @@ def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) ->
     cls = encoding_class(settings["name"], plugins)
     parameters = without_name(settings)
     for key in part_parameters(cls):
+        # From the inside out: a class takes built encodings as its parts.
         parameters[key] = [
             _build_part(shape, part, plugins, f"encoding.{key}[{number}]")
             for number, part in enumerate(parameters[key])
@@ -141,10 +144,14 @@ def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict
     and its helpers, since nobody raises a revision while trying things out.
     """
     cls = encoding_class(settings["name"], plugins)
+    # Of posenc's own code a hash would change with every comment, and no run would be found again.
     is_own = cls.__module__.startswith("posenc.encodings.")
     source = None if is_own else source_hash(cls)
+    # The revision of foreign code as well, which its author may raise when a helper elsewhere changes.
     sources: dict[str, Any] = {"revision": cls.revision, "source": source}
-    parts = [part for key in part_parameters(cls) for part in settings[key]]
+    parts: list[Mapping[str, Any]] = []
+    for key in part_parameters(cls):
+        parts += settings[key]
     if parts:
         sources["parts"] = [sources_of(part, plugins) for part in parts]
     return sources

@@ -45,4 +45,5 @@ class Cable(CumulativeGates):
     def weight(self, x: Tensor, layer: int) -> Tensor | None:
         if self.gain is None:
             return None
+        # Above 0, or far keys would be rewarded by what lies between.
         return F.softplus(F.linear(x, self.gain[layer]))  # (B, S, H)

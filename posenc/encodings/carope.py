@@ -36,7 +36,9 @@ class CARoPE(PhaseSums):
         return self.shape.n_layers * self.shape.n_heads * self.shape.d_model
 
     def increments(self, x: Tensor, layer: int) -> Tensor:
+        # Before the sum along the text, whose errors grow with its length.
         product = float64(F.linear(x, self.frequency[layer])).transpose(1, 2)[..., None]  # (B, H, S, 1)
-        log_f = -torch.log1p(F.softplus(product))
+        # By the logarithm, so that the powers of all pairs come from one exponential.
+        log_f = -torch.log1p(F.softplus(product))  # (B, H, S, 1)
         k = torch.arange(1, self.shape.head_dim // 2 + 1, device=product.device)  # (D/2,)
         return (log_f * k).exp()  # f^k, (B, H, S, D/2)

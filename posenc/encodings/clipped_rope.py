@@ -39,4 +39,5 @@ class ClippedRoPE(Rotary):
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return the frequencies, the lowest ones clipped: (D/2,) float64."""
+        # Clipped each time and not once, because the device is known only here.
         return clipped(super().frequencies(device), self.pairs, hard=self.hard)

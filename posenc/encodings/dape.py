@@ -40,6 +40,7 @@ class DAPE(Encoding):
     def __init__(self, shape: Shape, *, bias: Literal["kerple_log", "alibi"], hidden: int) -> None:
         super().__init__(shape)
         check_at_least(1, hidden=hidden)
+        # A whole encoding and no copy of its formula, so that it is initialised and checked as such.
         self.static = KerpleLog(shape) if bias == "kerple_log" else ALiBi(shape, learned_slopes=False)
         self.hidden = hidden
         layers = shape.n_layers

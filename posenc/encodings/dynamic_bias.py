@@ -52,6 +52,7 @@ class DynamicBias(Encoding):
             # so that the ReLUs turn on at many different distances
             nn.init.normal_(parameter, generator=generator)
         elif name == "w2":
+            # He's rule, which keeps the variance through a layer of ReLUs.
             nn.init.normal_(parameter, std=(2 / parameter.shape[1]) ** 0.5, generator=generator)
         else:
             nn.init.zeros_(parameter)
@@ -61,6 +62,7 @@ class DynamicBias(Encoding):
         u = exact.log1p() if self.log_distance else exact / self.shape.train_length  # (R,)
         # parameters() has the order of `__init__`
         w1, b1, w2, b2, w3, b3 = (float64(parameter) for parameter in self.parameters())
+        # float64 throughout: there are few distances, so it costs little.
         hidden = F.relu(u[:, None] * w1 + b1)  # (R, hidden)
         hidden = F.relu(F.linear(hidden, w2, b2))  # (R, hidden)
         return F.linear(hidden, w3, b3).T.float().to(r.device)  # (H, R)

@@ -68,11 +68,14 @@ class FIRE(Encoding):
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def bias(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        # One set serves all layers if it is shared.
         number = layer % self.sets  # of the set of parameters
         c = soft_floor(self.c[number], FLOOR)
         threshold = self.threshold_at_start * soft_floor(self.factor[number], FLOOR)
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)
+        # psi(0) is 0, so without the threshold the query at position 0 would divide 0 by 0.
         largest_r = torch.maximum(q_pos.float(), threshold)[:, None]  # (T, 1)
+        # `log1p` keeps the digits of a small c r, which a sum with 1 would round away.
         u = torch.log1p(c * r) / torch.log1p(c * largest_r)  # (T, S) in [0, 1], 0 for the future
         network = (self.w1[number], self.b1[number], self.w2[number], self.b2[number])
         return relu_network(u, *(weight.float() for weight in network))  # (H, T, S)

@@ -46,7 +46,9 @@ class FoPE(Encoding):
         check_at_least(0, gain=gain)
         self.base = base
         self.gain = gain
+        # On the CPU, since the model may be built on the meta device, which has no values.
         theta = sinusoid_frequencies(shape.head_dim, base, torch.device("cpu"))
+        # Frequencies fall with k, so those with a period within T are the first n.
         self.pairs = int((theta >= 2 * math.pi / shape.train_length).sum())  # n
         if not self.pairs:
             raise ValueError(f"base={base}: no frequency has a period within T={shape.train_length}")
@@ -63,6 +65,7 @@ class FoPE(Encoding):
 
         They are transposed: rows are the frequencies k of the sum, columns the pairs m.
         """
+        # No buffer holds it: it follows from the seed of the run, which is not known when the class is built.
         drawn = drawn_series(self.seed, layer, self.shape.n_heads, self.pairs).to(like)
         return torch.eye(self.pairs).to(like) + drawn * self.gain * self.pairs**-0.5
 

@@ -102,6 +102,7 @@ class GRAPE(Encoding):
         if not self.rotation:
             unused |= {"rotate"}
         if self.additive == "none":
+            # Without these hooks a fused kernel may serve, as for `rope`.
             unused |= {"prepare", "scores"}
         return super().hooks - unused
 
@@ -120,6 +121,7 @@ class GRAPE(Encoding):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name in ("own.query", "own.key"):
+            # By the width of a head, which they are multiplied with, and not by d_model as the default would.
             nn.init.normal_(parameter, std=self.shape.head_dim**-0.5, generator=generator)
         else:
             super().initialize(name, parameter, generator)
@@ -132,6 +134,7 @@ class GRAPE(Encoding):
     def _theta(self, layer: int) -> Tensor:
         """Return theta_k, in radians a token: (D/2,) float64."""
         factor = (float64(self.own["log_factor"][layer]) / FACTOR_SCALE).exp()  # (D/2,)
+        # In float64 like the base frequencies, so that a learned factor loses no angle at far positions.
         return sinusoid_frequencies(self.shape.head_dim, self.base, factor.device) * factor
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Any:
@@ -150,6 +153,8 @@ class GRAPE(Encoding):
         """Return p of every token: (B, S, d_model) -> (B, H, S, W)."""
         mapped = F.linear(x.to(self.own["map"].dtype), self.own["map"][layer])  # (B, S, H * W)
         by_head = mapped.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)  # (B, H, S, W)
+        # With mean square 1 the product of two p is within -W and W. So a token takes off m_h times 0.3 to
+        # 1.3: log sigmoid of 1 is -0.3, and that of -1 is -1.3.
         return F.rms_norm(by_head, by_head.shape[-1:])
 
     def _gate(self, x: Tensor, parameter: str, layer: int) -> Tensor:
@@ -171,9 +176,11 @@ class GRAPE(Encoding):
     def _gated_penalty(self, s: Tensor, q_pos: Tensor, k_pos: Tensor, gates: tuple[Tensor, Tensor]) -> Tensor:
         """Return the distance times the gates of query and key: (B, H, T, S)."""
         q_gate, k_gate = gates  # (B, H, S of the window) each
+        # Not clamped: the future is hidden afterwards, and no logarithm is taken of it.
         r = q_pos[:, None] - k_pos  # (T, S)
         q_gate_of_block = rows_of_block(q_gate, k_gate.shape[2], s)  # (B, H, T)
-        return r * (q_gate_of_block[..., None] + k_gate[..., None, : len(k_pos)])
+        k_gate_of_block = k_gate[..., : len(k_pos)]  # (B, H, S)
+        return r * (q_gate_of_block[..., None] + k_gate_of_block[..., None, :])
 
     def _path_sums(self, s: Tensor, k_pos: Tensor, p: Tensor) -> Tensor:
         """Return the sums over l = j+1..i of log sigmoid(p_i . R^l p_l / W), (B, H, T, S).

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape
 
+# A whole number and no infinity, since it is compared with int64 distances.
 UNLIMITED_REACH = 1 << 62  # tokens, more than any text has
 
 
@@ -42,7 +43,9 @@ class HardALiBi(Encoding):
             raise ValueError(f"masked_heads={masked_heads}: must be from 0 to {shape.n_heads}, the heads")
         self.masked_heads = masked_heads
         reach = torch.full((shape.n_heads,), UNLIMITED_REACH)  # (H,) how many positions a head sees
+        # Head 1 sees its own token alone, as in the paper's formula.
         reach[:masked_heads] = torch.arange(1, masked_heads + 1)
+        # It follows from the settings, so no checkpoint needs it.
         self.register_buffer("reach", reach, persistent=False)
 
     def warnings(self) -> list[str]:

@@ -31,6 +31,7 @@ class HoPE(Rotary):
         self.turns = turns
         # on the CPU, since the model may be built on the meta device, which has no values
         is_rotated = self.frequencies(torch.device("cpu")) > 0
+        # With no pair rotated it would be `nope` under another name.
         if not is_rotated.any():
             raise ValueError(f"turns={turns}: no pair turns that often within T={shape.train_length}")
 
@@ -41,4 +42,5 @@ class HoPE(Rotary):
         """Return RoPE's frequencies, with zero for the pairs that are not rotated: (D/2,) float64."""
         theta = super().frequencies(device)  # (D/2,)
         period = 2 * math.pi / theta  # tokens
+        # Zeros and no shorter list, so that a pair keeps its place in the head.
         return theta.where(self.turns * period <= self.shape.train_length, 0.0)

@@ -40,6 +40,8 @@ class Hybrid(Tabled):
         check_base(base)
         if not 0 < learned_share < 1:
             raise ValueError(f"learned_share={learned_share}: must be between 0 and 1")
+        # Rounded half up, as `learned` above says it in a formula. Python's `round` takes halves to even
+        # numbers.
         width = math.floor(learned_share * shape.d_model + 0.5)  # p
         if not 0 < width < shape.d_model:
             needs = f"each part needs at least one of d_model={shape.d_model} dimensions"

@@ -48,11 +48,13 @@ def initialize_encoding(encoding: Encoding, path: str, seed: int) -> None:
         owner, name_in_owner = owner_of(encoding, name)
         owner.initialize(name_in_owner, value, generator_for(seed, f"{path}.{name}"))
         parameter.copy_(value)
+    # A buffer that is set and not drawn has its value already, and is not among the values.
     for name, buffer in encoding.named_buffers():
         if name in values:
             buffer.copy_(values[name])
     for module in encoding.modules():
         if isinstance(module, Encoding):
+            # What is drawn without being trained (rows past T, Fourier series) is drawn from it later.
             module.seed = seed
 
 
@@ -76,6 +78,7 @@ def _drawn_values(
 
     `again` is a construction whose draws were seeded by their numbers.
     """
+    # Buffers as well, since a class may draw numbers that are never trained.
     values_before = parameters_of(again, buffers=True)
     owners = [_owner_of_draw(encoding, values_before, draw) for draw in range(n_draws)]
     seeds: list[int] = []
@@ -143,6 +146,7 @@ def parts_of_construction(encoding: Encoding, again: Encoding) -> dict[str, Enco
     """
     parts: dict[str, Encoding] = {}
     for path, module in again.named_modules():
+        # A part initialises its own parts, so only the outermost ones are returned.
         is_inside = any(path.startswith(f"{outer}.") for outer in parts)
         if not isinstance(module, Encoding) or is_inside:
             continue
@@ -153,6 +157,7 @@ def parts_of_construction(encoding: Encoding, again: Encoding) -> dict[str, Enco
 
 def same_values(a: Tensor, b: Tensor) -> Tensor:
     """Return where two tensors of one shape have the same value; nan is the same as nan."""
+    # nan marks what was left unset, and two constructions leave the same numbers unset.
     return (a == b) | (a.isnan() & b.isnan())
 
 
@@ -162,6 +167,7 @@ def _owner_of_draw(encoding: Encoding, values: Mapping[str, Tensor], draw: int) 
     `values` are those of a construction whose draws were seeded by their numbers. If several change, it is
     the first by name.
     """
+    # One draw with another seed: whatever differs afterwards was made of this draw.
     changed, _ = construct_again(encoding, lambda n: SEED_OF_CHANGED_DRAW if n == draw else n)
     for name, value in sorted(parameters_of(changed, buffers=True).items()):
         if not same_values(value, values[name]).all():

@@ -26,4 +26,5 @@ class KerpleLog(Kerple):
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         a = soft_floor(self.a, KERPLE_FLOOR)[:, None]  # (H, 1)
         b = soft_floor(self.b, KERPLE_FLOOR)[:, None]
+        # `log1p` keeps the digits of a small b r, which a sum with 1 would round away.
         return -a * torch.log1p(b * r.float())  # (H, R)

@@ -22,6 +22,7 @@ def classes_with_a_name(package: str, path: Iterable[str], base: type[Any]) -> d
     classes: dict[str, Any] = {}
     for module in modules_of(package, path):
         for value in vars(module).values():
+            # `vars` and not `hasattr`: a subclass without a name of its own would take that of its base.
             if inspect.isclass(value) and issubclass(value, base) and "name" in vars(value):
                 classes[vars(value)["name"]] = value
     return dict(sorted(classes.items()))

@@ -32,5 +32,6 @@ class Normalized(Absolute):
 
     def rows(self, pos: Tensor, place: int) -> Tensor:
         last = pos[-1].clamp_min(1)  # 1 for a window of one token
+        # The last position and not the number of tokens, so that drawn positions end at 1 as well.
         share = pos.float() / last.float()  # (T,)
         return share[:, None] * self.direction[place]  # (T, d_model)

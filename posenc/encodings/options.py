@@ -24,6 +24,7 @@ def build_options(
     Raises UserError for values out of range, and for an option that the encoding or the attention refuses.
     """
     options: list[Encoding] = []
+    # `contiguous` is not among them, since every encoding does that by itself.
     drawn = drawn_positions().get(positions["name"])
     if drawn is not None:
         check_accepted(encoding, "positions", drawn.name)
@@ -37,6 +38,7 @@ def build_options(
             raise UserError(key, value, problem, hint="attention=mha")
         check_accepted(encoding, key, value, cls.misfit(encoding), hint=cls.hint_at_misfit)
         with reported_as(key, value):
+            # With the options before it, so that a count of visible keys knows the window.
             options.append(cls.for_value(shape, value, (encoding, *options)))
     return options
 
@@ -49,6 +51,7 @@ def check_accepted(
     The encoding may declare the reason in `refuses`. Otherwise the option may have found a reason, `misfit`,
     to which `hint` belongs.
     """
+    # What an encoding declares comes first: it knows a better reason than its hooks tell.
     is_declared = key in encoding.refuses
     reason = encoding.refuses[key] if is_declared else misfit
     if reason is None and key == "positions" and not encoding.uses_positions:

@@ -21,6 +21,7 @@ OTHER_NAMES = {
 
 def named_elsewhere(name: str) -> str | None:
     """Return posenc's name of what others call `name`, such as rope for `rotary`; None if it is unknown."""
+    # Papers write `Transformer-XL` and users `transformer xl`: all mean one name.
     folded = re.sub(r"[\s-]", "_", name.casefold())
     for name_in_posenc, other_names in OTHER_NAMES.items():
         if folded in other_names:

@@ -55,6 +55,7 @@ class PaTH(Encoding):
         self.taps = nn.Parameter(torch.empty(layers, width, TAPS))  # c_2, c_1, c_0: the token itself last
         self.strength = nn.Parameter(torch.empty(layers, heads, shape.d_model))  # v
         self.offset = nn.Parameter(torch.zeros(layers, heads))  # b
+        # The encoding itself and no copy of its formula, so that both forget alike.
         self.fox = FoX(shape) if forget else None
 
     def learned_parameters(self) -> int:
@@ -68,6 +69,7 @@ class PaTH(Encoding):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if name == "up":
+            # By the rank, which is what this map reads, and not by d_model as the default would.
             nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5, generator=generator)
         elif name == "taps":
             nn.init.uniform_(parameter, -(TAPS**-0.5), TAPS**-0.5, generator=generator)
@@ -102,11 +104,13 @@ class PaTH(Encoding):
         mapped = F.linear(F.linear(x, down), up)  # (B, S, H * D)
         padded = F.pad(mapped, (0, 0, TAPS - 1, 0))  # zeros before the first token
         u = (padded.unfold(1, TAPS, 1) * taps).sum(-1)  # (B, S, H * D)
+        # Of length 1, so that a map with beta below 2 never makes a key longer.
         return F.normalize(u.unflatten(-1, (self.shape.n_heads, -1)), dim=-1).transpose(1, 2)
 
     def _strengths(self, x: Tensor, layer: int) -> Tensor:
         """Return beta of every token and head: (B, S, d_model) -> (B, H, S, 1)."""
         strength, offset = (weight[layer].to(x.dtype) for weight in (self.strength, self.offset))
+        # Up to 2, at which a map is a reflection and a direction is turned round instead of removed.
         beta = 2 * torch.sigmoid(F.linear(x, strength, offset))  # (B, S, H)
         return beta.transpose(1, 2)[..., None]
 
@@ -116,6 +120,7 @@ class PaTH(Encoding):
         removed, window, gates = state
         keys = s.shape[-1]
         removed_from_block = rows_of_block(removed, window, s)[..., :keys]  # (B, H, T, S)
+        # The plain product is in s already, so only what the maps take off it is subtracted.
         s = s - removed_from_block * self.shape.head_dim**-0.5
         if self.fox is None:
             return s

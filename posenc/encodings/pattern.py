@@ -80,6 +80,7 @@ def _check_parts(acting: Sequence[Encoding], first: Encoding) -> None:
         if "positions" in part.hooks:
             raise ValueError(f"{part.name} draws positions, which all layers share")
         is_at_input = isinstance(part, Absolute) and not part.per_layer
+        # Its hook `embed` is called in every layer, but acts in layer 0 alone, which has another part.
         if is_at_input and part is not first:
             raise ValueError(
                 f"{part.name} acts at the input alone, and layer 0 has {first.name}: see period, or per_layer"
@@ -158,6 +159,7 @@ class Pattern(Encoding):
             if window is not None:
                 together.append(Window(shape, window=window))
             if scale == "logn":
+                # After the window, whose keys it counts.
                 together.append(LogN(shape, counted=tuple(together)))
             if scale == "floor":
                 together.append(FloorTemperature(shape, scale=floor_scale, weight=floor_weight))
@@ -167,6 +169,7 @@ class Pattern(Encoding):
         declare_as(self, self.acting_kinds)
         self.refuses = {**refusals_of(self.acting_parts), **type(self).refuses}
         costs = [self.acting_in(layer).cost for layer in range(shape.n_layers)]
+        # The layers follow one another, so their times add up, and parts that act more often weigh more.
         mean_at_64 = math.fsum(cost.at_64 for cost in costs) / len(costs)
         mean_at_512 = math.fsum(cost.at_512 for cost in costs) / len(costs)
         self.cost = StepCost(mean_at_64, mean_at_512)
@@ -187,6 +190,7 @@ class Pattern(Encoding):
         if all(kind is again for kind, again in zip(self.kinds, kinds, strict=True)):
             return self
         copied = copy.copy(self)
+        # `acting_kinds` stays: it is read for hooks and declarations alone, which no pass changes.
         copied.kinds = kinds
         return copied
 
@@ -196,7 +200,9 @@ class Pattern(Encoding):
         return frozenset().union(*(kind.hooks for kind in self.acting_kinds))
 
     def warnings(self) -> list[str]:
-        warnings = [warning for kind in self.acting_kinds for warning in kind.warnings()]
+        warnings: list[str] = []
+        for kind in self.acting_kinds:
+            warnings += kind.warnings()
         for index, part in enumerate(self.parts):
             if self.kinds[index] not in self.acting_kinds:
                 layers = f"{self.shape.n_layers} layers"

@@ -41,6 +41,7 @@ class PoPE(Encoding):
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Return theta_c in radians a token, highest first: (D,) float64."""
+        # Twice the width, since every number of a head has a frequency of its own, and no pair shares one.
         return sinusoid_frequencies(2 * self.shape.head_dim, self.base, device)
 
     def rotate(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -60,5 +61,6 @@ class PoPE(Encoding):
 
 def _polar(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return lengths softplus(x) at angles with this cos and sin: (B, H, T, D) -> (B, H, T, 2D)."""
-    length = F.softplus(x.float())
+    # Above 0: a negative length would be an angle that the content adds.
+    length = F.softplus(x.float())  # (B, H, T, D)
     return torch.cat((length * cos, length * sin), dim=-1).to(x.dtype)

@@ -70,6 +70,7 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     # Plug-ins are imported even if this name needs none, since a misspelt one must not pass.
     from_plugins = _plugin_classes(plugins)
     if name in own_encodings():
+        # Its module alone, since the others are not needed.
         module = importlib.import_module(f"posenc.encodings.{name}")  # it has the encoding's name
         return _classes_in(module)[name]
     points = _entry_points()
@@ -78,6 +79,7 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     if name in from_plugins:
         return from_plugins[name]
     hint = "an encoding of your own: encoding=./FILE.py, or plugins=[MODULE]"
+    # Before the nearest name: by its letters `rotary` is nearer to `binary` than to `rope`.
     meant = named_elsewhere(name)
     if meant is not None:
         hint = f"did you mean: {meant}"
@@ -142,6 +144,7 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
     parameters = yaml.safe_load(yaml_beside.read_text(encoding="utf-8")) or {}
     if not isinstance(parameters, dict):
         raise UserError("encoding", file, f"{yaml_beside.name} beside it holds no settings: KEY: VALUE")
+    # The name of the class wins, since the YAML file is one of parameters.
     return {**parameters, "name": name}
 
 
@@ -162,6 +165,7 @@ def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:
             problem = "defines no encoding and no task: a class derived from Encoding or Task, with a `name`"
             raise UserError("plugins", plugin, problem)
         for name, cls in in_plugin.items():
+            # Two encodings of one name would be two rows of one name, and a run would not say which it had.
             if _is_taken(cls, classes):
                 problem = f"its encoding {name} has the name of another one"
                 raise UserError("plugins", plugin, problem, hint="give it another name")

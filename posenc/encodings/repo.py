@@ -47,6 +47,7 @@ class RePo(Encoding):
             raise ValueError(f"plain_layers={plain_layers}: must be below the {shape.n_layers} layers")
         self.base = base
         self.plain_layers = plain_layers
+        # The other layers make their positions of the text alone.
         self.uses_positions = plain_layers > 0
         self.width = max(1, shape.d_model // NARROWER)  # m
         layers = shape.n_layers - plain_layers  # those with positions of their own
@@ -86,6 +87,7 @@ class RePo(Encoding):
                 sin = sin[None, None]
             else:
                 z = self.positions_of_text(x, layer)  # (B, H, S)
+                # In float64 like other angles, since a computed position may be as large as a counted one.
                 angle = z[..., None] * self.frequencies(z.device)  # (B, H, S, D/2)
                 cos = angle.cos().float()
                 sin = angle.sin().float()

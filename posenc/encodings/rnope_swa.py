@@ -32,6 +32,7 @@ class RNoPESWA(Rotary):
             window = max(1, shape.distances // 2)
             self.derived["window"] = window
         check_at_least(1, every=every, window=window)
+        # A model with fewer layers would have no layer that sees everything.
         self.every = min(every, shape.n_layers)
         self.window = window
 

@@ -39,6 +39,7 @@ class RoPE(Rotary):
         self.unrotated = round(pairs * drop_low)  # pairs
         drops_all = self.unrotated == pairs
         drops_none = drop_low > 0 and self.unrotated == 0
+        # Rounded to whole pairs the setting would promise what it does not do.
         if drops_all or drops_none:
             raise ValueError(f"drop_low={drop_low}: drops {self.unrotated} of {pairs} pairs")
 
@@ -49,5 +50,6 @@ class RoPE(Rotary):
         """Return the frequencies, the dropped ones zero: (D'/2,) float64."""
         theta = super().frequencies(device)  # (D'/2,)
         if self.unrotated:
+            # The lowest frequencies are the last ones. A zero turns nothing and keeps the pair's place.
             theta[-self.unrotated :] = 0.0
         return theta

@@ -55,9 +55,10 @@ class RoPEPlusPlus(Encoding):
         real_heads = q.shape[1] - self.head_pairs  # with the head that has no partner
         q_cos, q_sin = cos_sin(q_pos, self.frequencies)  # (T, D/2)
         k_cos, k_sin = cos_sin(k_pos, self.frequencies)  # (S, D/2)
-        real_q = rotate_pairs(q[:, :real_heads], q_cos, q_sin, self.layout)
+        real_q = rotate_pairs(q[:, :real_heads], q_cos, q_sin, self.layout)  # (B, real heads, T, D)
         # turned back by a right angle: cos(a - pi/2) = sin a, and sin(a - pi/2) = -cos a
         imaginary_q = rotate_pairs(q[:, : self.head_pairs], q_sin, -q_cos, self.layout)
         real_k = rotate_pairs(k[:, :real_heads], k_cos, k_sin, self.layout)
-        imaginary_k = real_k[:, : self.head_pairs]
+        # The partner's keys, turned already: only the query differs by a right angle.
+        imaginary_k = real_k[:, : self.head_pairs]  # (B, H/2, S, D)
         return torch.cat((real_q, imaginary_q), dim=1), torch.cat((real_k, imaginary_k), dim=1)

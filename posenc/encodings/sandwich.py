@@ -37,6 +37,8 @@ class Sandwich(Encoding):
         # float64: at a distance of 65 536 a float32 angle is off by up to 0.004 radians.
         r64 = float64(r)[:, None]  # (R, 1)
         angle = r64 * sinusoid_frequencies(self.width, self.base, r64.device)  # (R, width/2)
+        # Summed in float64 as well: 64 cosines that nearly cancel would leave their rounding.
         sum_of_cosines = angle.cos().sum(-1).float().to(r.device)  # (R,)
+        # From 1, since head 0 would divide by 0.
         head = torch.arange(1, self.shape.n_heads + 1, device=r.device)  # h, (H,)
         return self.shape.n_heads / (8 * head)[:, None] * sum_of_cosines  # (H, R)

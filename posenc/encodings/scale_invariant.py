@@ -65,7 +65,9 @@ class ScaleInvariant(Rotary):
     def scores(
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
+        # Clamped, since the logarithm of a negative r / tau + 1 is nan, also where the mask hides it.
         r = (q_pos[:, None] - k_pos[None, :]).clamp_min(0).float()  # (T, S)
         a_squared = 2 * (r / self.tau).log1p() + 1  # (T, S)
         m = 1 - a_squared
+        # One operation and one tensor: a s + m by itself would make two of the size of the scores.
         return torch.addcmul(m, a_squared.sqrt(), s)  # a s + m, (B, H, T, S)

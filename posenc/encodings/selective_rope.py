@@ -73,8 +73,10 @@ class SelectiveRoPE(PhaseSums):
         mapped = F.linear(F.linear(unit_x, self.down[layer]), self.up[layer])  # (B, S, H * D/2)
         padded = F.pad(mapped, (0, 0, TAPS - 1, 0))  # zeros before the first token
         convolved = (padded.unfold(1, TAPS, 1) * self.taps[layer]).sum(-1)  # (B, S, H * D/2)
+        # Before the sum along the text, which `PhaseSums` makes of it.
         phi = float64(convolved).unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, S, D/2)
         if self.gate is not None and self.offset is not None:
             gate = torch.sigmoid(F.linear(unit_x, self.gate[layer], self.offset[layer]))  # (B, S, H)
+            # Before theta: a gate of 0 stops all pairs of a head alike.
             phi = phi * gate.to(phi).transpose(1, 2)[..., None]
         return phi * sinusoid_frequencies(self.shape.head_dim, self.base, phi.device)

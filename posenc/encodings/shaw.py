@@ -63,6 +63,7 @@ class Shaw(Encoding):
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, int]:
         """Return q_i . aK / sqrt(D) by distance, (B, H, queries, clip + 1), and the window's length."""
+        # By distance and not by pair: clip + 1 products a query instead of one for each key.
         by_distance = q @ self.keys[layer].to(q.dtype).mT
         return by_distance.float() * self.shape.head_dim**-0.5, k.shape[2]
 
@@ -83,9 +84,10 @@ class Shaw(Encoding):
         index, r, exists = self._near(q_pos, k_pos)
         size = (*p.shape[:-1], index.shape[-1])
         near = p.gather(-1, index.expand(size)).float() * exists  # (B, H, T, K)
+        # float32, since the sum of bf16 weights of a long text would lose the far ones.
         far = p.sum(-1, dtype=torch.float32) - near.sum(-1)  # all other weights, (B, H, T)
         by_distance = near.new_zeros((*p.shape[:-1], self.clip + 1))
         by_distance = by_distance.scatter_add(-1, r.expand(size), near)
-        at_clip = by_distance[..., -1] + far
-        by_distance = torch.cat((by_distance[..., :-1], at_clip[..., None]), dim=-1)
+        at_clip = by_distance[..., -1] + far  # (B, H, T)
+        by_distance = torch.cat((by_distance[..., :-1], at_clip[..., None]), dim=-1)  # (B, H, T, clip + 1)
         return p @ v + (by_distance.to(p.dtype) @ self.added[layer].to(p.dtype))  # (B, H, T, D)

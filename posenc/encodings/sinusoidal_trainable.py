@@ -37,6 +37,7 @@ class SinusoidalTrainable(Absolute):
         check_even_width(shape.d_model)
         self.base = base
         self.input_scale = shape.d_model**0.5
+        # Parameters are float32 as all others are, so a checkpoint rounds nothing further.
         theta = sinusoid_frequencies(shape.d_model, base).float()  # (d/2,)
         self.frequency = nn.Parameter(theta.repeat(self.places, 1))  # (places, d/2)
         self.phase = nn.Parameter(torch.zeros(self.places, shape.d_model // 2))  # (places, d/2)

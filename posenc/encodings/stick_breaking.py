@@ -45,11 +45,14 @@ class StickBreaking(Encoding):
         is_used = allowed.tril(keys - queries - 1)  # (T, S): allowed keys before the query's own token
         # Other keys get the score -inf. So their weight is exp(-inf) = 0, and they take softplus(-inf) = 0 of
         # the rest.
-        z = s + torch.zeros_like(is_used, dtype=s.dtype).masked_fill_(~is_used, float("-inf"))  # (B, H, T, S)
-        minus_log_rest = reversed_cumsum(F.softplus(z))  # of what is left after key j
-        weights = (z - minus_log_rest).exp_()
+        mask = torch.zeros_like(is_used, dtype=s.dtype).masked_fill_(~is_used, float("-inf"))  # ([H,] T, S)
+        z = s + mask  # (B, H, T, S)
+        minus_log_rest = reversed_cumsum(F.softplus(z))  # of what is left after key j, (B, H, T, S)
+        # By logarithms, since a product of hundreds of factors below 1 would underflow.
+        weights = (z - minus_log_rest).exp_()  # (B, H, T, S)
         if self.remainder == "none":
             return weights
-        is_itself = torch.ones_like(z[0, 0]).tril(keys - queries).triu_(keys - queries)  # (T, S), as 0 and 1
+        first_query = keys - queries  # its index among the keys, so that of its diagonal
+        is_itself = torch.ones_like(z[0, 0]).tril(first_query).triu_(first_query)  # (T, S), as 0 and 1
         rest = (-minus_log_rest[..., :1]).exp()  # after the first token of the text
         return torch.addcmul(weights, rest, is_itself)  # (B, H, T, S)

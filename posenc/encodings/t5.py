@@ -48,12 +48,14 @@ class T5(Encoding):
         if buckets < 2 or buckets % 2:
             raise ValueError(f"buckets={buckets}: must be even and at least 2")
         if max_distance is None:
+            # At T = 64 a prototype with 128 lost 0.5 nats at 2T by untrained buckets alone.
             max_distance = max(min(PUBLISHED_MAX_DISTANCE, shape.distances), buckets // 2 + 1)
             self.derived["max_distance"] = max_distance
         if max_distance <= buckets // 2:
             raise ValueError(f"max_distance={max_distance}: must exceed buckets/2={buckets // 2}")
         self.buckets = buckets
         self.max_distance = max_distance
+        # Zeros, so that training begins without a bias.
         self.table = nn.Parameter(torch.zeros(shape.n_heads, buckets))  # b, (H, buckets)
         # At a short T, such as 32, some logarithmic buckets are narrower than one token and hold no distance.
         farthest = min(LONGEST * shape.distances - 1, max_distance)

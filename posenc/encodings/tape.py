@@ -80,11 +80,13 @@ class TAPE(Encoding):
         return (self.shape.n_layers - 1) * update
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        # Small maps, so that a layer changes the positions little at first, and e stays near RoPE's.
         std = self.shape.d_model**-0.5 if name == "gate" else 0.02
         nn.init.normal_(parameter, std=std, generator=generator)
 
     def for_one_pass(self) -> Self:
         """Return a copy that shares the parameters and carries nothing yet."""
+        # Shallow, so that gradients reach the parameters of the model.
         copied = copy.copy(self)
         copied.carried = CarriedPositions()
         return copied
@@ -102,10 +104,10 @@ class TAPE(Encoding):
         with torch.autocast(x.device.type, enabled=False):
             # The attention computes its last block first.
             mixed = torch.cat(mixed_blocks[::-1], dim=2)  # (B, H, S, D)
-            e = e + torch.einsum("gh,bhtd->bgtd", self.mix[update], mixed)
+            e = e + torch.einsum("gh,bhtd->bgtd", self.mix[update], mixed)  # (B, H, S, D)
             gates = F.silu(F.linear(x.to(e.dtype), self.gate[update])).mT[..., None]  # (B, width, S, 1)
             gated = gates * torch.einsum("mh,bhtd->bmtd", self.up[update], e)  # (B, width, S, D)
-            e = e + torch.einsum("hm,bmtd->bhtd", self.down[update], gated)
+            e = e + torch.einsum("hm,bmtd->bhtd", self.down[update], gated)  # (B, H, S, D)
         self.carried = CarriedPositions(e)
 
     @torch.compiler.disable
@@ -116,7 +118,7 @@ class TAPE(Encoding):
         # No layer comes after the last one, which could read its positions.
         is_last = layer == self.shape.n_layers - 1
         self.carried.e = None if is_last else e
-        cos = e[..., 0::2]
+        cos = e[..., 0::2]  # (B or 1, H or 1, S, D/2)
         sin = e[..., 1::2]
         start = k.shape[2] - q.shape[2]  # the token of the first query
         rotated_q = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")

@@ -49,6 +49,7 @@ class TransformerXL(Encoding):
 
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Return u . k_j, (B, H, S) float32, and g_i, (B, H, queries, d)."""
+        # u . k_j is the same for all queries, so it is one number a key and no product of pairs.
         content = (k.float() * self.u[layer].float()[:, None]).sum(-1)  # (B, H, S)
         g = (q + self.v[layer].to(q.dtype)[:, None]) @ self.w[layer].to(q.dtype)  # (B, H, queries, d)
         return content, g
@@ -64,11 +65,12 @@ class TransformerXL(Encoding):
         k_waves = torch.cat((k_cos, k_sin), dim=-1)  # (S, d)
         q_sin = k_sin[-queries:]  # (T, d/2): the queries are the last tokens
         q_cos = k_cos[-queries:]
-        g = rows_of_block(g_of_window, content.shape[-1], s)
+        g = rows_of_block(g_of_window, content.shape[-1], s)  # (B, H, T, d)
         g_sin = g[..., 0::2].float()  # (B, H, T, d/2)
         g_cos = g[..., 1::2].float()
         # by the addition theorems of sin((i-j) theta) and cos((i-j) theta); (B, H, T, d)
         g_rotated = torch.cat((g_sin * q_sin + g_cos * q_cos, g_cos * q_sin - g_sin * q_cos), dim=-1)
+        # In the dtype of the queries, as the product of queries and keys is.
         position = (g_rotated.to(g.dtype) @ k_waves.to(g.dtype).T).float()  # (B, H, T, S)
         scale = self.shape.head_dim**-0.5
         return torch.add(s + content[:, :, None, :keys] * scale, position, alpha=scale)

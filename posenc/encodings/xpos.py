@@ -46,6 +46,7 @@ class XPos(Rotary):
             raise ValueError(f"context_length={shape.train_length}: {self._at_most(LONGEST_CONTIGUOUS)}")
         if shape.position_limit is not None and shape.position_limit > LONGEST_DRAWN * scale_base:
             raise ValueError(f"positions.max={shape.position_limit}: {self._at_most(LONGEST_DRAWN)}")
+        # By `ends_at` an evaluation notes that such a length does not apply, instead of failing in a pass.
         last_position = int(LONGEST_CONTIGUOUS * scale_base)
         self.ends_at = last_position + 1
 
@@ -64,6 +65,7 @@ class XPos(Rotary):
         k_cos, k_sin = self.angles(k_pos)  # (S, D/2)
         # In training queries and keys are the same tokens: their angles are computed once.
         q_cos, q_sin = (k_cos, k_sin) if q_pos is k_pos else self.angles(q_pos)  # (T, D/2)
+        # By the logarithm in float64: as a power in float32 the factor would be off far from the centre.
         q_factors = self.log_factors(q_pos, centre).exp().float().to(q.device)  # (T, D/2)
         k_factors = (-self.log_factors(k_pos, centre)).exp().float().to(k.device)  # (S, D/2)
         rotated_q = self.rotate_width(q, q_cos * q_factors, q_sin * q_factors)

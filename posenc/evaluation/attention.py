@@ -60,12 +60,14 @@ def watch_windows(
     weights of each block of queries are summed before the next block, so memory grows linearly with the
     window. Raises NotApplicableError, OutOfMemoryError.
     """
+    # No user gets here: `dispersion` refuses such models by name before anything is measured.
     assert not isinstance(context.model, CallableModel), "posenc cannot see its attention"
     nats = np.empty((len(stops), n_targets))
     layers = [LayerSums() for _ in range(context.model.shape.n_layers)]
 
     def watch(batch: passes.WindowBatch) -> None:
         recorder = AttentionRecorder(batch.encoding, len(batch.pos), n_targets, with_distances)
+        # The losses are those of the watched pass itself, so they belong to the attention that is reported.
         losses = passes.forward(context, batch.tokens, batch.pos, recorder, n_targets)
         nats[batch.numbers] = losses.nats.cpu().double().numpy()
         # Added up only after the whole pass, since a pass that runs out of memory is made again.
@@ -85,6 +87,8 @@ def far_losses(context: passes.EvalContext, stops: np.ndarray, window: int, n_ta
     """
     length = context.context_length
     acting = context.effective_encoding(window)
+    # Two parts cannot both decide the positions. With `truncate` a longer window has no far positions, since
+    # the model reads its last T tokens as if they were all.
     if "positions" in acting.hooks or acting.beyond == "truncate":
         raise NotApplicableError("n/a: no position is far")
     # The encoding of the longer window acts, as it does there; FarApart only gives its positions.
@@ -110,6 +114,7 @@ class FarApart(Encoding):
         return torch.cat((torch.arange(half), near_the_end))
 
 
+# The shape (H, E) is known only when the first block comes, and differs between attentions.
 def _zero() -> np.ndarray:
     """Return a zero that takes the shape of what is added to it."""
     return np.zeros(())
@@ -186,6 +191,7 @@ class AttentionRecorder(Composed):
 
     def for_one_pass(self) -> AttentionRecorder:
         """Return a recorder of the encoding of one pass, which adds to the same sums."""
+        # An encoding that carries numbers from layer to layer (tape) must not see those of the last pass.
         encoding = self.parts[0].for_one_pass()
         if encoding is self.parts[0]:
             return self
@@ -194,11 +200,13 @@ class AttentionRecorder(Composed):
         return recorder
 
     def values(self, p: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        # The trained encoding may have this hook, too (shaw), so it makes the output and this one only looks.
         y = self.parts[0].values(p, v, q_pos, k_pos, layer)  # (B, H, T, E)
         queries, keys = p.shape[-2:]
         first_query = keys - queries  # index of the block's first query in the window
         n_unscored = max(0, self.inputs - self.n_targets - first_query)  # come first in the block
         if n_unscored < queries:
+            # Weights come in the dtype of values. In bf16 a sum of thousands of them would have two digits.
             p_of_targets = p[..., n_unscored:, :].float()
             y_of_targets = y[..., n_unscored:, :]
             self.sums[layer].add(sums_of_block(p_of_targets, y_of_targets, self.with_distances))
@@ -239,5 +247,6 @@ def sums_by_distance(p: Tensor) -> np.ndarray:
     sums = np.zeros(keys)
     for query, row in enumerate(totals.cpu().numpy()):
         n_seen = keys - queries + query + 1  # keys up to the query itself
+        # Read backwards from the query itself, a row is in the order of the distances 0, 1, 2, ...
         sums[:n_seen] += row[:n_seen][::-1]
     return sums

@@ -49,6 +49,8 @@ def compare_windows(
         logits_of_shorter = []  # a function for each length
         for length in shorter:
             end = passes.end_of_batch(context, batch, length, n_targets)
+            # The hidden states of the longer window are of no use here: from the second layer on they hold
+            # what stood farther back.
             logits_of_end = passes.target_logits(context, end.tokens, end.pos, end.encoding, n_targets)
             logits_of_shorter.append(logits_of_end)
         for columns in blocks_of_targets(targets, context.model.vocab_size):
@@ -56,11 +58,13 @@ def compare_windows(
             logits = logits_of(columns)  # (B, columns, V)
             losses = losses_of_logits(logits, targets_of_block, with_best=False)
             nats[batch.numbers, columns] = as_array(losses.nats)
+            # float32 is enough: whole distributions in float64 gave the same numbers to 1e-5.
             p = logits.softmax(-1)  # (B, columns, V)
             for index, logits_of_end in enumerate(logits_of_shorter):
                 q = logits_of_end(columns).softmax(-1)
-                difference = p - q
+                difference = p - q  # (B, columns, V)
                 variation[index, batch.numbers, columns] = as_array(difference.abs().sum(-1) / 2)
+                # Taken from the same difference, so that gain and variation are rounded alike.
                 difference_of_target = difference.gather(-1, targets_of_block[..., None])[..., 0]
                 gain[index, batch.numbers, columns] = as_array(difference_of_target)
 

@@ -1,6 +1,7 @@
 """Reasons why a window has no number. The message of each becomes the note of the record."""
 
 
+# Both are plain exceptions and not UserErrors, since nothing has to be corrected: the other cells go on.
 class NotApplicableError(Exception):
     """This window cannot be measured with this protocol, this text or this encoding."""
 

@@ -39,6 +39,8 @@ class EvalCell:
     @property
     def passes_key(self) -> Hashable:
         """Return what tells its passes from others: cells with equal keys share theirs."""
+        # The acting one: where an extension changes nothing, its cell shares the passes of the model as
+        # trained.
         return self.context.acting_extension(self.window), self.window, self.plan.passes_key
 
 
@@ -64,6 +66,7 @@ def plan_cells(
     """
     cells = []
     for protocol in protocols:
+        # A plan serves all windows of its protocol, so that each is scored on the same tokens.
         plan = protocol.plan(request)
         windows = protocol.windows(request.lengths)
         # In published results YaRN without training does no better than a text that is cut to T. Nobody sees
@@ -107,6 +110,7 @@ def evaluate(
             # busy loops.
             fit_threads(cell.context.device)
             record = measure_cell(cell, key, corpus)
+            # At once and not at the end, so that an evaluation that is killed loses one cell.
             write_record(run_dir, record)
         records.append(record)
         on_cell(record, was_stored)
@@ -131,6 +135,7 @@ def still_holds(record: Record, cell: EvalCell) -> bool:
     model = cell.context.model
     if isinstance(model, CallableModel) and not model.has_known_weights:
         return False  # the function may have changed
+    # A record has no field for the kind of its note. `passes.py` begins the message of OutOfMemoryError so.
     ran_out_of_memory = (record["note"] or "").startswith("oom")
     return not ran_out_of_memory  # there may be more memory now
 
@@ -159,6 +164,8 @@ def recorded_extend(cell: EvalCell) -> dict[str, Any] | None:
     # Revision 1 is not written, so that records made before an extension was first revised are found.
     if extension.revision > 1:
         recorded["revision"] = extension.revision
+    # `factor: auto` is another number at each window. As these are part of the key, a record that was made by
+    # another rule for `auto` is not taken for this one.
     recorded["resolved"] = extension.resolved(cell.window)
     return recorded
 
@@ -166,6 +173,7 @@ def recorded_extend(cell: EvalCell) -> dict[str, Any] | None:
 def measure_cell(cell: EvalCell, key: RecordKey, corpus: str) -> Record:
     """Measure one cell and return its record, with a note where the cell has no number."""
     context = cell.context
+    # Not `time.time`, which jumps when the clock of the machine is set.
     start = time.monotonic()
     document_sums: DocumentSums | None = None
     extra: Mapping[str, Any] = {}

@@ -30,19 +30,23 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
     count, length = tokens.shape  # (N, W + 1)
     window = length - 1
     inputs = inputs_of_whole_windows(context, window)
+    # A copy, since other protocols score the same windows with the right tokens.
     generated = tokens.copy()
 
     def continue_batch(batch: WindowBatch) -> None:
         text = batch.tokens.clone()  # (B, W + 1)
         is_marked = torch.from_numpy(is_generated[batch.numbers])  # (B, W + 1)
+        # Answers of one size begin at different columns, so a pass serves all windows that are marked there.
         is_marked_anywhere = is_marked.any(dim=0)  # (W + 1,)
         # From left to right, because a token depends on those that the model wrote before it.
         for column in torch.nonzero(is_marked_anywhere).flatten().tolist():
             context.check_stop()
             choice = _choice_at(context, text, column, batch)
+            # The windows that are not marked here keep the token that they were given.
             text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
         generated[batch.numbers] = text.numpy()
 
+    # One target a window: most passes end at the column whose token is asked for.
     run_windows(context, tokens.__getitem__, count, window, 1, continue_batch, inputs)
     return generated
 
@@ -88,16 +92,19 @@ def write_text(
     pos = window_inputs.draws[0]
     written: list[int] = []
     past: Any = None  # what the model keeps of the text, such as keys and values
+    # Asked before each token, since a model of billions of parameters takes seconds for one.
     while len(written) < count and not is_enough(written):
         context.check_stop()
         text = torch.tensor([[*prompt, *written]])  # (1, n)
         try:
+            # Inside of `try`, because the memory of a GPU may run out here as well.
             inputs = text.to(context.device)
             choice, past = scorer.next_token(inputs, pos[: text.shape[1]], encoding, past)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             raise_no_room(error, text.shape[1])
         if choice in scorer.end_tokens:
             break
+        # The end token itself is no part of the text, so it is not appended.
         written.append(choice)
     return written
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 from posenc.core.errors import UserError
 
 ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
+# Neither a sign nor an exponent: `-1x` and `1e3x` are typing errors.
 WRITTEN_LENGTH = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<multiple>x?)")
 
 
@@ -30,6 +31,7 @@ class EvalLengths:
     @classmethod
     def of(cls, windows: Iterable[int], context_length: int, base_length: int | None = None) -> Self:
         """Sort the windows and drop repeated ones. Without a base_length it is the model's own T."""
+        # `8x` and `512` may be one length, and a repeated window would make each of its records twice.
         return cls(tuple(sorted({*windows})), context_length, base_length or context_length)
 
     @property
@@ -67,6 +69,7 @@ def resolve_length(key: str, length: Any, base_length: int) -> int:
 
 def nearest_length(key: str, length: Any, base_length: int) -> int:
     """Resolve one length to tokens; a multiple that is no whole number is rounded. Raises UserError."""
+    # For lengths of which only the size matters, such as a distance of 1.75 T at T = 50.
     tokens = _exact_tokens(key, length, base_length)
     return round(float(tokens))
 

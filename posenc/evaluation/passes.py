@@ -32,6 +32,7 @@ from posenc.training.memory import is_out_of_memory, memory_needed
 DRAWS = 16
 # float32 numbers for each pair of tokens and each head. If even these fit, memory is not measured.
 MOST_FLOATS_A_SCORE = 32
+# Scores are float32 in every precision, so bf16 halves no part of this.
 BYTES_A_FLOAT = 4
 
 # from the number of a window to its tokens (window + 1,): the inputs and the last target
@@ -107,6 +108,7 @@ class EvalContext:
     @cached_property
     def scorer(self) -> Scorer:
         """Return how the model is asked for losses, logits and its first choice."""
+        # Kept for all batches: it depends on the model, the precision and the device alone.
         return scorer_of(self.model, self.precision, self.device)
 
     @property
@@ -127,6 +129,8 @@ class EvalContext:
         """
         if encoding is None:
             encoding = self.effective_encoding(window)
+        # Here and not by the caller, because a model in training draws its positions in another way.
+        self.model.eval()
         n_inputs = inputs_given(encoding, window, n_targets)
         return WindowInputs(encoding, positions_of_windows(self, encoding, window, n_inputs))
 
@@ -134,6 +138,7 @@ class EvalContext:
         """Return the reader of windows of text: the last target of window i is the token before stops[i]."""
 
         def read(i: int) -> np.ndarray:
+            # One token more than the window: the last target is no input.
             return self.store.tokens[stops[i] - window - 1 : stops[i]]
 
         return read
@@ -222,6 +227,7 @@ def score_windows(
 
     Raises NotApplicableError, OutOfMemoryError.
     """
+    # float64: a document's losses are summed over thousands of targets.
     nats = np.empty((count, n_targets))
     is_best = np.zeros((count, n_targets), dtype=bool)
 
@@ -260,7 +266,9 @@ def run_windows(
         inputs = context.window_inputs(window, n_targets)
     encoding = inputs.encoding
     n_inputs = inputs.n_inputs
+    # Any draw will do, since memory depends on the number of positions and not on their values.
     check_memory(context, inputs.draws[0], encoding, n_targets)
+    # Not enough for one window of a long text, but less than one window cannot be passed.
     batch_size = max(1, context.batch_tokens // n_inputs)
 
     n_done = 0
@@ -270,6 +278,7 @@ def run_windows(
         while len(remaining):
             context.check_stop()
             numbers = remaining[:batch_size]
+            # Where the encoding truncates, only the end of a window goes in, which holds all targets.
             rows = [read(number)[-n_inputs - 1 :] for number in numbers]
             tokens = np.stack(rows).astype(np.int64)  # (B, n_inputs + 1)
             on_layer = layer_progress(context, n_done / count, len(numbers) / count)
@@ -334,6 +343,7 @@ def positions_of_windows(
     n_draws = DRAWS if "positions" in encoding.hooks else 1
     draws = []
     for draw in range(n_draws):
+        # Neither the protocol nor the encoding is in the name, so that all of them get the same draws.
         generator = generator_for(context.seed, "evaluation", window, draw)
         draws.append(context.model.positions(n_inputs, generator, encoding))
     limit = encoding.ends_at
@@ -347,6 +357,7 @@ def smaller_batch(error: BaseException, batch_size: int, n_inputs: int) -> int:
 
     Raises OutOfMemoryError if a single window does not fit, and the error itself if it has another cause.
     """
+    # First, because a single window cannot be halved, whatever the error says.
     if batch_size == 1:
         raise_no_room(error, n_inputs)
     if not is_out_of_memory(error):
@@ -409,11 +420,13 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
     window = len(pos)
     free = free_memory()
     bytes_a_score = BYTES_A_FLOAT * MOST_FLOATS_A_SCORE
+    # Of a single layer: the scores of a layer are freed before the next layer makes its own.
     most_bytes = bytes_a_score * context.model.shape.n_heads * window**2
     if most_bytes <= free:
         return
 
     def make_pass(length: int) -> None:
+        # The values of tokens do not matter to memory, so the trial reads no text.
         tokens = torch.zeros((1, length + 1), dtype=torch.int64)
         # If the real pass scores every token of its window, the trial scores every token of its own.
         n_scored = length if n_targets == window else min(n_targets, length)

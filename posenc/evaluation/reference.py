@@ -43,6 +43,7 @@ def measure_reference(
         targets_hash=plan.hash,
         checkpoint_step=checkpoint_step,
     )
+    # It does not depend on the model, but it is looked up by the step as every record of a run.
     stored = find_record(run_dir, key)
     if stored is not None:
         return stored

@@ -45,10 +45,12 @@ class EvalRequest:
 
         Its last target follows its inputs, so the first of these ends is `longest + 1`, exclusive.
         """
+        # A document of `longest + 1` tokens has one such place: all its tokens but the last are inputs.
         return np.maximum(0, self.document_lengths - self.lengths.longest)
 
     def digest(self, *parts: object) -> str:
         """Hash the text, its tokenizer and `parts`, by which a protocol says what it chose: 16 hex digits."""
+        # By the whole description and not by the name: `hf` is the name of all tokenizers of the hub.
         tokenizer_hash = hashlib.sha256(repr(self.store.tokenizer).encode()).hexdigest()[:16]
         digest = hashlib.sha256(f"{self.store.fingerprint} {self.split} {tokenizer_hash}".encode())
         for part in parts:
@@ -56,6 +58,7 @@ class EvalRequest:
                 digest.update(part.astype("<i8").tobytes())  # the same bytes on every machine
             else:
                 digest.update(f" {part}".encode())
+        # 64 bits: even among millions of records two equal hashes are improbable.
         return digest.hexdigest()[:16]
 
 

@@ -179,6 +179,7 @@ def resolve_evaluation(
     for protocol in protocols:
         protocol.check(lengths)
     extension_settings = {"name": NONE} if extend is None else {"name": extend.name, **extend.parameters}
+    # Of all protocols, so that a stored run says with which settings a further protocol would be measured.
     stored_settings = settings.plain() | parameters | {"protocols": names}
     return Evaluation(
         settings=EvalSettings(**stored_settings),
@@ -207,6 +208,7 @@ def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:
 
 def check_protocols(names: Iterable[str]) -> list[str]:
     """Return the names of protocols, each once. Raises UserError for unknown ones, and if there is none."""
+    # Not a set, which would lose the order that the user chose for the tables.
     distinct = list(dict.fromkeys(names))
     for name in distinct:
         if name not in protocol_names():
@@ -221,8 +223,11 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
     Keys of protocols that are not measured are checked as well, so that a typo is found now.
     """
+    # All files of protocols are imported here, so that a new protocol brings its keys along.
     types = [find_protocol(name).Settings for name in protocol_names()]
-    keys = {key for settings_type in types for key in settings_type.model_fields}
+    keys: set[str] = set()
+    for settings_type in types:
+        keys.update(settings_type.model_fields)
     for key, value in parameters.items():
         if key not in keys:
             raise unknown_key(f"eval.{key}", value, sorted({*EvalSettings.model_fields} | keys))
@@ -243,6 +248,7 @@ def protocol_settings(
 ) -> ProtocolSettings:
     """Return a protocol's settings, from the parameters of all protocols. Raises UserError."""
     fields = settings_type.model_fields
+    # Each type refuses keys that it does not know, and the keys of all protocols come together.
     parameters_of_protocol = {key: value for key, value in parameters.items() if key in fields}
     try:
         return settings_type.model_validate(parameters_of_protocol)

@@ -32,6 +32,7 @@ def plan_spans(request: EvalRequest) -> Spans:
     A document is cut into pieces of that size. The first piece has no text before it, so it is a span only
     where there is no other.
     """
+    # One size for all windows, so that W = T and W = 8T score the same tokens.
     span = request.lengths.longest
     # the first token of a document has no text before it, so it is no target
     pieces = np.maximum(0, (request.document_lengths - 1) // span)  # (documents,)
@@ -54,6 +55,7 @@ def measure_steps(context: EvalContext, plan: Spans, step: int, window: int | No
     n_targets = np.minimum(step, plan.block - first_targets)  # (steps,), fewer in the last step
     span_starts = plan.ends[:, None] - plan.block  # (spans, 1)
     ends = span_starts + first_targets + n_targets  # (spans, steps), exclusive, in the document
+    # No more than the document has before its last target.
     n_inputs = np.minimum(n_targets if window is None else window, ends - 1)  # (spans, steps)
     stops = context.document_starts[plan.documents][:, None] + ends  # (spans, steps), in the store
     # Spans and steps are one flat axis from here on, so that a batch can hold any of them.

@@ -49,6 +49,7 @@ def sums_by_document(
     distinct, inverse = np.unique(documents, return_inverse=True)
 
     def added_up(values: np.ndarray) -> np.ndarray:
+        # It adds in float64, in which counts of tokens and bytes are exact.
         return np.bincount(inverse, values, len(distinct))
 
     return LossSums(

@@ -27,6 +27,7 @@ def trigram_sums(byte_store: TokenStore, store: TokenStore, split: str, plan: Bl
     """Sum the trigram's loss on the targets of a plan for `store`, over their bytes in `byte_store`."""
     if byte_store.fingerprint != store.fingerprint or byte_store.tokenizer["name"] != "bytes":
         raise ValueError("the trigram needs the same corpus tokenised by bytes")
+    # Targets are tokens of any tokenizer, so their places are translated into bytes first.
     document_starts = store.splits[split].starts[plan.documents]  # (N,) in the tokens of the store
     first_bytes = store.bytes_between(document_starts, document_starts + plan.ends - plan.block)  # (N,)
     end_bytes = store.bytes_between(document_starts, document_starts + plan.ends)  # (N,) in their documents
@@ -65,6 +66,7 @@ def trigram_losses(
         # The lowest byte of a code is the predicted one, so the others are the number of its context.
         total = totals[code >> 8]
         kind = kinds[code >> 8]
+        # A context that the training text does not have would give 0/0. The next line takes `lower` there.
         interpolated = (table[code] + kind * lower) / np.maximum(1, total + kind)
         probability[has_context] = np.where(total > 0, interpolated, lower)
     losses: np.ndarray = -np.log(probability)
@@ -76,6 +78,7 @@ def trigram_counts(store: TokenStore) -> list[np.ndarray]:
 
     A run never crosses the border of two documents.
     """
+    # int32, since the table of three bytes has 16.8 million numbers: 67 MB, and 134 MB in int64.
     tables = [np.zeros(256**size, dtype=np.int32) for size in range(1, ORDER + 1)]
     for document in range(len(store.splits["train"].ids)):
         text = store.document("train", document)

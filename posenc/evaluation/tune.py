@@ -60,6 +60,7 @@ def tune(
         extended = [cell for cell in cells if cell.context.extension is not None]
         beyond = [cell for cell in extended if cell.window in request.lengths.beyond_training]
         losses = [record["nats"] for record in evaluate_cells(beyond)]
+        # A sum and no mean: it has the same order, since every candidate is measured at the same windows.
         return sum(math.inf if loss is None else loss for loss in losses)
 
     candidates = try_candidates(context, request, extension, tries, loss_of)
@@ -99,6 +100,7 @@ def try_candidates(
         # The search waits for a loss, also of knobs that are refused.
         loss = math.inf
         with contextlib.suppress(UserError):  # this model does not take these values: try the next ones
+            # Built anew and not changed, because the constructor checks knobs and derives others from them.
             candidate = build_extension({**extension.settings, **knobs}, context.model)
             assert candidate is not None
             loss = loss_of(candidate)
@@ -114,6 +116,7 @@ def with_provenance(best: Candidate, candidates: Sequence[Candidate]) -> Tuned:
     for knob, first_value in sorted(first_settings.items()):
         if any(candidate.extension.settings[knob] != first_value for candidate in candidates):
             tuned_knobs.append(knob)
+    # The candidate was measured under its own settings, so it keeps them.
     extension = copy.copy(best.extension)
     extension.settings = {**best.extension.settings, "tuned_on": SPLIT, "tuned": tuned_knobs}
     values = ", ".join(f"{knob}={extension.settings[knob]}" for knob in tuned_knobs)

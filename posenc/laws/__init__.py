@@ -65,6 +65,7 @@ def judge(name: str, subject: Subject, *, debug: bool = False) -> Verdict:
     except Exception as error:  # an encoding may raise anything
         if debug:
             raise
+        # The line in the encoding is what its author needs. The whole traceback would be one of posenc.
         last = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{Path(last.filename).name}:{last.lineno}"
         return Verdict("fail", "", f"{type(error).__name__}: {first_line(error)} ({line})")

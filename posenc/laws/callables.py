@@ -64,7 +64,9 @@ class GivenBias(Given):
         bias: Tensor = function(q_pos, k_pos)
         pairs = (len(q_pos), len(k_pos))
         shape = tuple(bias.shape)
+        # A bias that is too small in a dimension would be broadcast, and the error would come up much later.
         require(shape[-2:] == pairs, f"returns {shape}, which does not end in (T, S) = {pairs}")
+        # Callables return (T, S), (H, T, S) or (1, H, T, S). All three become (H, T, S).
         bias = bias.reshape(-1, len(q_pos), len(k_pos)).expand(self.shape.n_heads, -1, -1)  # (H, T, S)
         is_future = k_pos[None] > q_pos[:, None]  # (T, S)
         return bias.float().masked_fill(is_future, 0.0)  # a callable that masks the future has -inf there
@@ -76,6 +78,7 @@ class GivenBias(Given):
         """
         is_contiguous = bool((q_pos.diff() == 1).all()) and bool((k_pos.diff() == 1).all())
         tokens_before = len(k_pos) - len(q_pos)
+        # With gaps no numbers of tokens describe the positions, so the queries are taken for the last ones.
         if is_contiguous:
             tokens_before = int(q_pos[0] - k_pos[0])
         bias: Tensor = self.function(len(k_pos) - tokens_before, len(k_pos))
@@ -100,10 +103,12 @@ def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
     try:
         module = user_module(path)
         function = getattr(module, name)
+    # A script without a guard may end the process when it is imported.
     except (Exception, SystemExit) as error:
         problem = f"cannot be imported ({type(error).__name__}: {first_line(error)})"
         raise UserError("--module", text, problem, allowed="FILE.py:NAME or PACKAGE.MODULE:NAME") from error
     kind = _kind(text, function)
+    # With a colon, which no encoding has in its name, so that it hides none of posenc's own.
     label = f"module:{name}"
     attributes: dict[str, Any] = {
         "name": label,
@@ -117,6 +122,7 @@ def given_encoding(text: str, like: type[Encoding] | None) -> tuple[str, str]:
     base = GivenRotary if kind == "rotary" else GivenBias
     cls = type(name, (base,), attributes)
     plugin = ModuleType(MODULE)
+    # A plug-in is found by importing its name, which takes the module from here.
     sys.modules[MODULE] = plugin
     setattr(plugin, name, cls)
     _try_out(text, cls)

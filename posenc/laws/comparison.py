@@ -26,6 +26,7 @@ def same(subject: Subject) -> Verdict:
     like = subject.like
     assert like is not None
     has_parameters = len(list(like.parameters())) > 0
+    # Somebody else's function has other weights, so their scores cannot be the same.
     if has_parameters:
         raise LawNotApplicableError(f"{like.name} has learned values")
     hooks = model.encoding.hooks & {"bias", "rotate"}
@@ -52,6 +53,7 @@ def scores_of(encoding: Encoding, pos: Tensor, layer: int) -> Tensor:
     """
     if "rotate" in encoding.hooks:
         shape = (2, 1, encoding.shape.n_heads, len(pos), encoding.shape.head_dim)
+        # By a seed of its own: both encodings must turn the same vectors.
         q, k = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         q, k = encoding.rotate(q, k, pos, pos, layer)
         # The attention hides the future, so the scores of future keys may differ.

@@ -25,6 +25,7 @@ def penalty(subject: Subject) -> Verdict:
     encoding = subject.declared
     if not encoding.penalty:
         raise LawNotApplicableError("declare penalty = True if its bias falls with distance")
+    # An encoding by forget gates may declare a penalty, too, which the distance alone does not decide.
     if not encoding.hooks & {"bias", "distance_bias"}:
         raise LawNotApplicableError("its penalty is made of the text, not of distances")
     model = subject.fresh().eval()
@@ -32,13 +33,16 @@ def penalty(subject: Subject) -> Verdict:
     distances = torch.cat((torch.arange(longest + 1), 2 ** torch.arange(17)))
     fall = 0.0
     for layer in range(len(model.blocks)):
+        # FAR as well: a formula may turn round at distances that no window of this size has.
         for query in (subject.train_length - 1, longest, FAR - 1):
             r = distances.clamp_max(query).unique()  # (R,), ascending
             keys = query - r.flip(0)  # the oldest key first
             with torch.no_grad():
+                # One query, since a matrix of all pairs would take gigabytes at FAR.
                 bias = model.effective_encoding.bias(torch.tensor([query]), keys, layer)  # (H, 1, R)
             bias = bias[:, 0].flip(-1)  # (H, R), by distance
             require(bool(bias.isfinite().all()), f"its bias at position {query} is not finite")
+            # Two biases that are equal may come out in the wrong order by their last digit.
             rounding = ROUNDING * bias[:, 1:].abs()
             is_falling = bool((bias.diff(dim=-1) - rounding <= 0).all())
             require(is_falling, "its bias rises with the distance", f"{bias.diff().max():.1e}")
@@ -64,10 +68,12 @@ def options(subject: Subject) -> Verdict:
         changes[cls.name] = {"attention": {cls.key: value}}
     for option, change in changes.items():
         try:
+            # To build is to check: an option that does not fit is refused by the constructor.
             subject.fresh(**change)
         except UserError as error:
             text = error.text()
             names = (option, *change.get("attention", {}))
+            # The user sees this text alone, so it has to say which option to take out.
             is_named = any(name in text for name in names)
             require(is_named, f"{option} is refused without being named: {text}")
             if _is_refusal_declared(subject.declared, option, change):
@@ -101,6 +107,7 @@ def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) ->
     """Raise ViolationError unless logits are finite and causal with an option, after a pass in training."""
     model = subject.fresh(**change)
     length = subject.train_length
+    # Offset positions are drawn in training alone, so both modes are run.
     model.train()
     model(tokens(model, length), model.positions(length, generator_for(0, "law")))
     n = subject.longest(LONGEST)

@@ -43,6 +43,7 @@ NEVER = 1 << 60  # keys: no window is so long, so a kernel that is used from the
 def causal(subject: Subject) -> Verdict:
     """Changed future tokens leave past logits bit-identical."""
     model = subject.fresh()
+    # 2T, so that positions that no training window has are among them.
     n = subject.longest(2)
     ids = tokens(model, n)
     original = logits(model, ids)
@@ -63,6 +64,7 @@ def prefix(subject: Subject) -> Verdict:
     longest = LONGEST * length
     # a few tokens past the length from which the fused kernel computes
     fused = max(kernels.limits().causal_from, longest) + 4
+    # T + 1 finds what changes as soon as a text is longer, such as a scale by its length.
     windows = subject.windows({length + 1, longest, fused})
     if not windows:
         raise LawNotApplicableError(
@@ -71,6 +73,7 @@ def prefix(subject: Subject) -> Verdict:
     moves: dict[int, float] = {}
     for n in windows:
         model = subject.fresh()
+        # One text alone in the longest window, which takes most of the time.
         ids = tokens(model, n, batch=1 if n > longest else 2)
         prefix_of_window = logits(model, ids)[:, :length]
         prefix_alone = logits(model, ids[:, :length])
@@ -99,6 +102,7 @@ def order(subject: Subject) -> Verdict:
     # Tokens that differ: a past of equal ones would be the same text when it is turned round.
     ids = torch.arange(n)[None] % model.vocab_size
     reordered = ids.clone()
+    # The last token stays: with another one the output would change for that reason.
     reordered[:, : n - 1] = ids[:, : n - 1].flip(-1)
     change = largest_difference(logits(model, ids)[:, -1], logits(model, reordered)[:, -1])
     require(change > VISIBLE_CHANGE, "the past turned round leaves the last output as it is", f"{change:.1e}")
@@ -113,6 +117,7 @@ def shift(subject: Subject) -> Verdict:
     n = subject.longest(2)
     ids = tokens(model, n)
     pos = torch.arange(n)
+    # Positions from 0 and not the model's own, which may be drawn.
     unshifted = logits(model, ids, pos)
     farthest = FAR - LONGEST * subject.train_length  # so that every window ends below FAR
     largest = 0.0
@@ -207,10 +212,12 @@ def trace(subject: Subject) -> Verdict:
     long_logits = logits(subject.fresh(), long)  # of a model that never saw T
     model.train()
     pos = model.positions(length, generator_for(0, "law"))
+    # A backward pass as well, since an encoding may keep something for it.
     model(short, pos).sum().backward()
     short_logits = logits(model, short)
     reason = f"{long_differ} after training at {length}, and of a fresh model"
     require_identical(logits(model, long), long_logits, reason)
+    # A table that is made in bf16 and kept would spoil every later pass in float32.
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits(model, long)
     require_identical(logits(model, short), short_logits, f"{short_differ}, before and after longer windows")
@@ -242,12 +249,14 @@ def blocks(subject: Subject) -> Verdict:
     n = subject.longest(4)
     ids = tokens(model, n)
     scores_of_a_query = ids.shape[0] * model.shape.n_heads * n
+    # Blocks of three, since blocks of a power of two would divide the window and hide errors at its end.
     limits_of: dict[str, dict[str, int]] = {
         "blocks of three queries": {"max_scores": 3 * scores_of_a_query},
         "queries one by one": {"max_scores": scores_of_a_query},
         "the fused kernel's numbers": {"causal_from": 1},
         "the fused kernel's numbers with a mask": {"masked_from": 1, "masked_queries": 3},
     }
+    # So the reference is the plain formula: all scores at once and a softmax.
     without_fused = {"causal_from": NEVER, "masked_from": NEVER}
     with kernels.changed_limits(**without_fused):
         at_once = logits(model, ids)

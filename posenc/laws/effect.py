@@ -38,6 +38,7 @@ def effect(subject: Subject) -> Verdict:
         if not _setting_acts(subject, key):
             require(key in encoding.inert, f"encoding.{key} changes no number")
             inert.append(key)
+    # Not `fresh`, which would only change values: names are all that is read here.
     model = subject.build(0)
     for name, row in inert_rows(subject).items():
         owner, name_in_owner = owner_of(model, name)
@@ -75,6 +76,7 @@ def other_values(value: Any, kind: Any) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, list):
+        # Of a list of parts another order or fewer parts is a change, and both are in range.
         return [value[::-1], value[:1]]
     for option in (kind, *get_args(kind)):
         if get_origin(option) is Literal:
@@ -82,6 +84,7 @@ def other_values(value: Any, kind: Any) -> list[Any]:
     if isinstance(value, int):
         return [value + 1, 2 * value, value // 2, 1]
     if isinstance(value, float):
+        # Small and large steps: one may be out of range, and another too small to be seen.
         return [2 * value, value / 2, value + 0.5, 8 * value, value / 8, value / 1000, 1000 * value]
     return []
 
@@ -91,6 +94,7 @@ def _setting_acts(subject: Subject, key: str) -> bool:
 
     True as well if no other value is in range.
     """
+    # If no other value was in range, nothing is known of the setting, and it is not blamed.
     is_compared = False
     for choice in _choices_of_others(subject, key):
         reference = _model(subject, choice)
@@ -126,6 +130,7 @@ def _model(subject: Subject, changes: dict[str, Any]) -> Decoder | None:
 
 def differs(subject: Subject, a: Decoder, b: Decoder) -> bool:
     """Tell whether two models differ: in the sizes of their parameters, or in logits at T or 8T."""
+    # First, since a pass of two models takes far longer than to compare their sizes.
     if _sizes(a) != _sizes(b):
         return True
     policies = {a.encoding.beyond, b.encoding.beyond}
@@ -186,14 +191,17 @@ def _has_gradient(subject: Subject, seed: int) -> dict[str, Tensor]:
         model = subject.fresh(seed).eval()
         for n in (subject.train_length, subject.longest()):
             output = model(tokens(model, n, batch=4), model.positions(n, generator_for(0, "law")))
+            # A plain sum of logits has a gradient of zero wherever logits only trade with each other.
             weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(n))
             (output * weights).sum().backward()
             for name, parameter in parameters_of_encodings(model).items():
                 gradient = torch.zeros_like(parameter)
                 if parameter.grad is not None:
                     gradient = parameter.grad.abs()
+                # A row may act at T or beyond it alone, such as a bucket of far distances.
                 gradients[name] = torch.maximum(gradients.get(name, gradient), gradient)
             model.zero_grad()
+    # Relative to the largest one, since what is rounding depends on the size of all gradients.
     largest = max((gradient.max().item() for gradient in gradients.values()), default=0.0)
     return {name: gradient > NO_GRADIENT * largest for name, gradient in gradients.items()}
 

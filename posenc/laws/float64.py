@@ -19,6 +19,7 @@ class Float64(TorchFunctionMode):
 
     def __enter__(self) -> None:
         self._dtype_before = torch.get_default_dtype()
+        # For tensors that are made without a dtype. Explicit ones are widened below.
         torch.set_default_dtype(torch.float64)
         super().__enter__()
 
@@ -28,6 +29,7 @@ class Float64(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # Methods such as `.float()` have no argument of a dtype that could be widened.
         if func in CASTS:
             return args[0].double()
         if func in DRAWS:

@@ -34,6 +34,7 @@ def gradient(subject: Subject) -> Verdict:
         pos = model.positions(subject.train_length, generator_for(0, "law"))
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
             output = model(tokens(model, subject.train_length, batch=4), pos)
+        # Not the sum of the logits, whose gradient could be zero by symmetry.
         output.float().logsumexp(-1).square().sum().backward()
         names_of_encodings = parameters_of_encodings(model)
         for name, parameter in with_numbers(model).items():
@@ -162,6 +163,7 @@ def fixed_values(encoding: Encoding) -> dict[str, FixedValues]:
 
     The encoding is constructed twice with other draws: what differs was drawn. Unset numbers are nan.
     """
+    # What a constructor draws cannot be told from what it sets by looking at one object.
     first, _ = construct_again(encoding, lambda draw: draw)
     second, _ = construct_again(encoding, lambda draw: draw + 1)
     parameters_of_second = dict(second.named_parameters())
@@ -198,6 +200,7 @@ def load(subject: Subject) -> Verdict:
         logits(loaded, ids)
     # safetensors refuses a tensor that is not contiguous
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
+    # By way of safetensors, as checkpoints are stored: shared tensors and buffers show up there.
     loaded.load_state_dict(load_bytes(save_bytes(weights)), strict=True)
     for ids, logits_before in zip(texts, expected, strict=True):
         reason = f"differ: logits at {ids.shape[1]} tokens, before and after loading"
@@ -210,6 +213,7 @@ def _check_devices(encoding: Encoding) -> None:
     """Raise ViolationError for tensors that would stay on the CPU when the model moves to a GPU."""
     unregistered: list[str] = []
     for part in encoding.modules():
+        # torch keeps parameters and buffers in dictionaries of their own, so a tensor found here is neither.
         unregistered += [name for name, value in vars(part).items() if isinstance(value, Tensor)]
     names = ", ".join(unregistered)
     require(not unregistered, f"tensors that stay on the CPU: {names} (register_buffer moves them along)")

@@ -40,6 +40,7 @@ def float32(subject: Subject) -> Verdict:
                 wide_parameter.copy_(parameter)
         exact = logits(wide, ids, pos)
     reason = f"float32 differs from float64 at positions to {FAR - 1}"
+    # The largest and no mean: a single wrong position would vanish in a mean.
     error = largest_difference(rounded.double(), exact)
     require_below(error, FLOAT32_BOUND, reason)
     return Verdict("pass", with_bound(error, FLOAT32_BOUND))
@@ -56,6 +57,7 @@ def bf16(subject: Subject) -> Verdict:
     windows = subject.windows(multiple * length for multiple in (1, 2, 4, LONGEST))
     errors = [_bf16_error(model, tokens(model, n), None, length, f"at {n} tokens") for n in windows]
     largest = max(errors)
+    # Against the error at T and no fixed number, since it depends on width and depth.
     growth = largest / errors[0]
     require(largest < MOST_GROWTH * errors[0], f"bf16 is {growth:.1f} times as far off at longer windows")
     refused = ""
@@ -79,6 +81,7 @@ def _bf16_error(model: Decoder, ids: Tensor, pos: Tensor | None, last: int, cond
     dtypes = (exact.dtype, rounded.dtype)
     is_right = dtypes == (torch.float32, torch.bfloat16)
     require(is_right, f"logits are {dtypes} in float32 and bf16 {condition}")
+    # A mean and not the largest, because bf16 rounds single logits by chance.
     error_by_token = (rounded.float() - exact).square().mean(dim=(0, 2)).sqrt()  # (n,)
     error = error_by_token[-last:].mean().item()
     require_below(error, BF16_BOUND, f"bf16 and float32 differ {condition}")

@@ -61,6 +61,7 @@ class Subject:
         for number, parameter in enumerate(parameters_of_encodings(model).values()):
             is_zero = not parameter.detach().any()
             if is_zero:
+                # So that a linear map keeps the variance of what it reads, and a vector has numbers near 1.
                 std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
                 nn.init.normal_(parameter, std=std, generator=generator_for(seed, "law", number))
         return model
@@ -103,6 +104,7 @@ class Subject:
         if self.limited_to_train_length:
             raise LawNotApplicableError(self.limited_to_train_length)
         encoding = model.effective_encoding
+        # An encoding with that hook is taken to accept any positions already.
         if "positions" not in encoding.hooks:
             parts = (encoding, AnyPositions(encoding.shape))
             model.replace_effective_encoding(Composed(encoding.shape, parts))
@@ -116,6 +118,7 @@ class Subject:
         """
         self.accept_any_positions(model)
         near = torch.arange(self.train_length)
+        # Near and far at once, so that queries far out also see keys at the beginning.
         near_and_far = torch.cat((near, FAR - self.train_length + near))
         if _refusal(model, near_and_far) is None:
             return near_and_far
@@ -157,6 +160,7 @@ def has_positions(model: Decoder, n: int) -> bool:
 
 def tokens(model: Decoder, n: int, batch: int = 2) -> Tensor:
     """Return random tokens (batch, n), the same for every encoding."""
+    # By their number, so that laws that use the same length share their text.
     generator = torch.Generator().manual_seed(n)
     return torch.randint(model.vocab_size, (batch, n), generator=generator)
 

@@ -36,11 +36,13 @@ def require(holds: bool, reason: str, figure: str = "") -> None:
 
 def require_below(figure: float, bound: float, reason: str) -> None:
     """Raise ViolationError unless the figure is below the bound, which nan is not."""
+    # Written as "below" and not as "not above", which nan would pass.
     require(figure < bound, reason, with_bound(figure, bound))
 
 
 def require_identical(a: Tensor, b: Tensor, reason: str) -> None:
     """Raise ViolationError unless both are the same bit for bit."""
+    # `equal` takes nan for different from itself, so that nan never counts as the same.
     require(torch.equal(a, b), reason, f"{largest_difference(a, b):.1e}")
 
 

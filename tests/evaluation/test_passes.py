@@ -99,3 +99,11 @@ def test_what_a_model_writes_is_its_first_choice_in_the_whole_window(subject_of,
     with torch.no_grad():
         first_choices = subject.model(given[:, :-1], pos).argmax(-1).numpy()
     assert (first_choices[:, [4, T - 5]] == written[:, [5, T - 4]]).all()
+
+
+def test_positions_of_windows_are_those_of_an_evaluation_though_the_model_is_in_training(subject_of):
+    subject = subject_of("rope", positions={"name": "offset", "max": 8 * T, "dense": False})
+    of_evaluation = subject.window_inputs(T, 1).draws
+    subject.model.train()
+    again = subject.window_inputs(T, 1).draws
+    assert all(torch.equal(first, second) for first, second in zip(of_evaluation, again, strict=True))

@@ -37,6 +37,7 @@ def check_plant(settings: PlantSettings, context_length: int, tokenizer: str) ->
         problem = f"too short for a pair of {pair_length} tokens, twice (data.plant)"
         hint = f"the smallest that works is {smallest_window(2, pair_length) - 1}"
         raise UserError("context_length", context_length, problem, hint=hint)
+    # Cues do not repeat in a window, so there are at most as many pairs as cues.
     check_whole("data.plant.pairs", settings.pairs, least=1, most=min(settings.alphabet, room))
 
 

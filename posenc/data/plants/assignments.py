@@ -66,8 +66,10 @@ class Assignments(Plant):
 
     @classmethod
     def build(cls, settings: PlantSettings, store: TokenStore) -> Self:
+        # An outline has no text to count words in. Its plan needs their number alone.
         words = _any_words(settings.cue) if store.is_outline else _common_words(store)
         names = [word for word in words if len(word) == settings.cue][: settings.alphabet]
+        # No word is both, since a value that is also a name could be taken for the cue of another pair.
         values = [word for word in words if len(word) == 1 and word not in names][: settings.alphabet]
         if min(len(names), len(values)) < settings.alphabet:
             raise _too_few_words(settings, len(names), len(values))
@@ -91,6 +93,7 @@ class Assignments(Plant):
     def draws_of_used(self, text: Ints) -> np.ndarray:
         # Without the line end: behind a planted pair, which ends a line, any text begins a line.
         assigned = self.cues[:, len(LINE_END) :]  # (alphabet, k): `NAME = `
+        # A view of the text and no copy, so that its length times the length of a name takes no memory.
         pieces = sliding_window_view(text, assigned.shape[1])  # (n - k + 1, k)
         is_at = (pieces == assigned[:, None]).all(-1)  # (alphabet, n - k + 1)
         is_used: np.ndarray = is_at.any(-1)

@@ -35,6 +35,7 @@ class Plant(ABC):
 
     def draw_values(self, raw: np.ndarray) -> Ints:
         """Return a value for each raw draw."""
+        # Raw draws and not numpy's `integers`, whose numbers may change with its version.
         index = (raw % np.uint64(len(self.values))).astype(np.int64)
         values: Ints = self.values[index]
         return values

@@ -33,6 +33,7 @@ class TokenPairs(Plant):
 
     @classmethod
     def check(cls, settings: PlantSettings, tokenizer: str) -> None:
+        # Cues are cells of a square. Longer ones would need a cube, and a rule for which of its cells.
         if settings.cue > LONGEST_CUE:
             problem = f"too long for plants of the kind {cls.name}"
             raise UserError("data.plant.cue", settings.cue, problem, allowed=f"1 to {LONGEST_CUE}")
@@ -75,6 +76,7 @@ class TokenPairs(Plant):
         if self.cue_length == 1:
             key_numbers = permutations(raw)[:, :pairs]
             return self.keys[key_numbers[:, :, None]]
+        # The smallest square with a cell for each pair, so that as many pairs as possible share a token.
         side = math.ceil(math.sqrt(pairs))
         row, column = np.divmod(np.arange(pairs), side)
         row_draws, column_draws = np.split(raw, 2, axis=1)
@@ -83,6 +85,7 @@ class TokenPairs(Plant):
         return self.keys[np.stack((first, second), axis=-1)]
 
     def draws_of_used(self, text: Ints) -> np.ndarray:
+        # A cue of two tokens has a draw for each key in either place.
         return np.tile(np.isin(self.keys, text), self.cue_length)
 
     def tokens(self) -> list[Ints]:

@@ -48,8 +48,10 @@ def source_of(data: DataSettings) -> Source:
     source_class = SOURCES[name]
     values = {key: value for key, value in parameters.items() if key not in KEYS_OF_EVERY_CORPUS}
     for key, value in values.items():
+        # Before types are checked, which would call `???` a wrong type and not a missing value.
         if value == MISSING:
             raise UserError(f"data.{key}", None, "must be given", hint=f"data.{key}=...")
+    # By the fields of the class, so that a new source brings its settings along.
     source = source_class(**check_arguments(source_class, values, "data"))
     _check_split(parameters.get("split"), source)
     source.check()
@@ -71,6 +73,7 @@ def _are_held_out_shares(shares: object) -> bool:
     """Tell whether a setting gives a share to validation and to test, and leaves some for training."""
     if not isinstance(shares, Mapping) or set(shares) != {"validation", "test"}:
         return False
+    # `true` is no share, and a whole number cannot be one: 0 and 1 are both refused.
     are_positive = all(type(share) is float and share > 0 for share in shares.values())
     return are_positive and sum(shares.values()) < 1
 
@@ -88,6 +91,7 @@ def pinned_identity(data: DataSettings) -> dict[str, Any] | None:
 
 def is_task(data: DataSettings) -> bool:
     """Tell whether a corpus is a task, which has no text."""
+    # Without building the source, since settings may be asked before they are checked.
     return SOURCES.get(str(data.parameters.get("source"))) is TaskSource
 
 
@@ -118,6 +122,7 @@ def absolute_data(data: DataSettings) -> DataSettings:
         return data.with_changes(paths=_absolute(paths))
     if isinstance(paths, list):
         return data.with_changes(paths=[_absolute(path) for path in paths])
+    # A name of the hub looks like a relative path. Only a folder that exists is taken for one.
     if isinstance(repository, str) and is_folder(repository):
         return data.with_changes(repository=_absolute(repository))
     return data
@@ -158,13 +163,16 @@ def read_documents(data: DataSettings, notes: Notes) -> list[Document]:
     Documents with nothing but white space are left out.
     """
     source = source_of(data)
+    # The order of the file system differs between machines. Fingerprint and tokens must not.
     documents = sorted(source.read(notes), key=lambda document: document.id)
     with_text = []
     for document in documents:
+        # By characters and not by bytes, since some white space has several bytes in UTF-8.
         is_blank = not document.text or document.text.decode().isspace()
         if not is_blank:
             with_text.append(document)
     notes.left_out["empty"] += len(documents) - len(with_text)
+    # Such a source has given each document its split.
     if source.is_streamed:
         return with_text
     return _with_splits(with_text, data.parameters["split"], notes)

@@ -73,6 +73,7 @@ class FilesSource(Source):
         """Return the text of each file that is not empty, by its id, in the order of their paths."""
         paths = [self.paths] if isinstance(self.paths, str) else self.paths
         try:
+            # All paths before any content, so that a typing error in the last one is found at once.
             expanded_paths = [_expand(path) for path in paths]
             distinct_files: set[Path] = set()  # a file may be found by several paths
             for expanded in expanded_paths:
@@ -82,6 +83,7 @@ class FilesSource(Source):
             contents = {file: _content(file, notes) for file in files}
         except OSError as error:
             raise UserError("data.paths", error.filename, f"cannot be read ({error.strerror})") from error
+        # Paths below what all share, so that the same folders at another place have the same ids.
         base = os.path.commonpath([expanded.root for expanded in expanded_paths])
         if self.front_matter == "drop":
             contents = _without_front_matter(contents, notes)
@@ -104,6 +106,7 @@ class FilesSource(Source):
             if is_table(text.file):
                 documents += _row_documents(name, text, self.text_field)
             elif len(texts) == 1:
+                # A single document could not be divided into splits.
                 pieces, how_cut = sections(text.content.decode(), markdown=text.is_markdown)
                 notes.remarks.append(f"{visible(name)} is {plural(len(pieces), 'document')}, {how_cut}")
                 documents += _numbered(name, [piece.encode() for piece in pieces])
@@ -121,6 +124,7 @@ class FilesSource(Source):
         for name, text in texts.items():
             if is_table(text.file):
                 documents += _row_documents(name, text, self.text_field)
+            # A file without the mark is one document, and its id gets no number.
             elif mark in text.content:
                 documents += _numbered(name, text.content.split(mark))
             else:
@@ -182,6 +186,7 @@ def _expand_glob(pattern: Path) -> _Expanded:
     # The part that exists is no part of the pattern, since names of folders may have brackets.
     root = pattern
     magic_parts: list[str] = []
+    # `lexists`, since a link that leads nowhere is a name as well.
     while not os.path.lexists(root):
         magic_parts.insert(0, root.name)
         root = root.parent
@@ -260,6 +265,8 @@ def _no_text(paths: Sequence[str], notes: Notes) -> UserError:
 def _content(file: Path, notes: Notes) -> bytes | None:
     """Return a file's bytes without compression and byte-order mark; None if they are not text."""
     try:
+        # The suffix alone decides. A gzip file of another name is left out below, since its bytes are no
+        # text.
         with gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb") as opened:
             content = _read_all(opened)
     except MemoryError as error:

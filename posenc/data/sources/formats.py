@@ -62,6 +62,7 @@ def encoding_problem(content: bytes) -> str | None:
         return "UTF-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "UTF-16"
+    # A NUL is valid UTF-8, but no text has one, while UTF-16 of Latin script is full of them.
     if b"\0" in content:
         return _utf16_without_mark(content) or WITH_NUL
     try:

@@ -42,6 +42,7 @@ class _HubSource(Source):
         if self.revision is None or not COMMIT.fullmatch(self.revision):
             allowed = "a commit, 40 hex digits: a branch may change under a run"
             problem = "is needed" if self.revision is None else "is no commit"
+            # Asked for the hint alone. Without a network the error comes without it.
             commit = newest_commit(self.repository)
             hint = f"the newest one: data.revision={commit}" if commit else ""
             raise UserError("data.revision", self.revision, problem, allowed=allowed, hint=hint)
@@ -64,8 +65,10 @@ class HubSource(_HubSource):
 
     def read(self, notes: Notes) -> Iterator[Document]:
         """Yield the rows with text, or for WikiText the articles that its rows make."""
+        # In alphabetical order, which is that of the ids.
         for split in sorted(SPLITS):
             texts = self._texts(split, ROWS_AT_ONCE[self.rows])
+            # WikiText has a row for each line, and a line is too short to be a document.
             whole_texts = articles(texts) if self.rows == "wikitext_lines" else texts
             for number, text in enumerate(filter(str.strip, whole_texts)):
                 document_id = f"{split}/{number:08d}"
@@ -113,10 +116,13 @@ class StreamSource(_HubSource):
                 if not value.strip():
                     notes.left_out["empty"] += 1
                     continue
+                # By the row and not by a count of documents, so that a row keeps its id where others are
+                # blank.
                 document_id = f"{split}/{row:09d}"
                 text = utf8_text(value, "data.repository", document_id)
                 count += 1
                 size += len(text)
+                # The document that passes the limit is left out, so that the limit is never exceeded.
                 if self._is_too_much(count, size):
                     break
                 yield Document(document_id, text, split_by_text(text, self.splits[split]))
@@ -134,11 +140,14 @@ def _are_shares(shares: object) -> bool:
         return False
     if not all(type(share) in (int, float) and share > 0 for share in shares.values()):
         return False
+    # 0.7 + 0.2 + 0.1 is not 1 in floating point.
     return abs(sum(shares.values()) - 1) <= 1e-9
 
 
 def split_by_text(text: bytes, shares: Mapping[str, float]) -> str:
     """Return the split that a hash of the text falls into."""
     splits = [split for split in SPLITS if split in shares]
+    # The last edge would be 1 but for rounding, so it is left out, and all that is beyond goes to the last
+    # split.
     edges = list(itertools.accumulate(shares[split] for split in splits[:-1]))
     return splits[bisect.bisect_right(edges, hash_fraction(text))]

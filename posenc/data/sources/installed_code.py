@@ -91,6 +91,7 @@ class StandardLibrarySource(Source):
 
     def read(self, notes: Notes) -> list[Document]:
         """Return a document for each file."""
+        # Not by `sys.path`, which a user may extend.
         return read_files(Path(sysconfig.get_paths()["stdlib"]), PYTHON_FILES, self.exclude, notes)
 
 
@@ -103,6 +104,8 @@ class PythonPackagesSource(Source):
     def read(self, notes: Notes) -> list[Document]:
         """Return a document for each text. Of several files with one text, the first by its id is taken."""
         documents = read_files(Path(sysconfig.get_paths()["purelib"]), PYTHON_FILES, self.exclude, notes)
+        # Packages carry copies of each other. One copy in training and one in test would test what was
+        # learned.
         by_text: dict[bytes, Document] = {}
         for document in sorted(documents, key=lambda document: document.id):
             by_text.setdefault(document.text, document)
@@ -115,6 +118,7 @@ def read_files(root: Path, include: Sequence[str], exclude: Sequence[str], notes
     for path in _paths(root, include, exclude):
         try:
             text = path.read_bytes()
+            # Only to find out whether it is UTF-8: documents hold bytes.
             text.decode("utf-8")
         except UnicodeDecodeError:  # some files are in Latin-1
             notes.left_out["not UTF-8"] += 1
@@ -141,6 +145,7 @@ def _paths(root: Path, include: Sequence[str], exclude: Sequence[str]) -> Iterat
     for folder, subfolders, file_names in os.walk(root):
         inside = Path(folder).relative_to(root).as_posix()
         prefix = "/" if inside == "." else f"/{inside}/"
+        # In place, since `os.walk` enters the folders that are left in this very list.
         subfolders[:] = [name for name in subfolders if not matches(f"{prefix}{name}/", exclude)]
         for name in file_names:
             if matches(prefix + name, include) and not matches(prefix + name, exclude):

@@ -40,6 +40,7 @@ def _json_text(line: bytes, text_field: str, location: str) -> str:
     """Return the text in a line of JSON. Raises UserError."""
     try:
         row = json.loads(line)
+    # A line of thousands of brackets ends Python's recursion before it is found to be no JSON.
     except (ValueError, RecursionError) as error:
         raise UserError("data.paths", location, f"this line is not JSON ({error})") from error
     if not isinstance(row, dict):
@@ -54,7 +55,9 @@ def _csv_rows(file: Path, content: bytes, text_field: str) -> Rows:
     """Yield the text of each row below the header. A row that ends before its column has an empty text."""
     # The limit, 131,072 characters by default, holds for the whole process. A document may be longer.
     csv.field_size_limit(max(csv.field_size_limit(), len(content)))
+    # `newline=""`, so that the reader sees the line ends inside of quoted fields as they are.
     lines = io.StringIO(content.decode(), newline="")
+    # Strict, because otherwise a quote that is never closed would swallow the rest of the file in silence.
     rows = csv.DictReader(lines, delimiter=DELIMITERS[plain_suffix(file)], strict=True)
     number = 0
     try:
@@ -74,6 +77,7 @@ def _parquet_rows(file: Path, content: bytes, text_field: str) -> Rows:
         table = parquet.ParquetFile(io.BytesIO(content))
         _check_column(file, text_field, table.schema_arrow.names)
         number = 0
+        # Other columns are not decoded, and may be far larger than the text.
         for batch in table.iter_batches(columns=[text_field]):
             for value in batch.column(0).to_pylist():
                 number += 1

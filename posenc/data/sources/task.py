@@ -36,6 +36,7 @@ class TaskSource(Source):
             raise UserError("data.task", self.task, "there is no such task", allowed=task_names(), hint=hint)
         kind = find_task(self.task)
         try:
+            # A task raises ValueError, as an encoding does. The key of the setting is known here alone.
             task = kind(**check_arguments(kind, self.options, "data.options"))
         except ValueError as error:
             raise UserError("data.options", self.task, str(error)) from error

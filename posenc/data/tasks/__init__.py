@@ -24,6 +24,7 @@ NOT_TASKS = ("base", "instances")  # modules of this folder without a task
 @functools.cache
 def own_tasks() -> tuple[str, ...]:
     """Return the names of posenc's own tasks in alphabetical order."""
+    # By the names of files, so that help and errors list the tasks without importing them.
     modules = [module.name for module in pkgutil.iter_modules(__path__)]
     return tuple(sorted(name for name in modules if name not in NOT_TASKS))
 

@@ -33,6 +33,7 @@ class Addition(Task):
 
     @property
     def largest(self) -> int | None:
+        # The sum has one digit more than the numbers, and each of its digits needs a symbol.
         return len(MANY_SYMBOLS) - 1 if self.hints else None
 
     def tokens(self, size: int) -> int:
@@ -45,6 +46,7 @@ class Addition(Task):
         total = _sum(first, second)
         symbols = ""  # of the ones, the tens, ...: size + 1 of them, since the sum has one more digit
         if self.hints:
+            # The last beginning that leaves size + 1 symbols is this number minus 1.
             begin = draws.below(len(MANY_SYMBOLS) - size)
             symbols = MANY_SYMBOLS[begin : begin + size + 1]
         question = self.written(first, symbols) + "+" + self.written(second, symbols) + SEPARATOR
@@ -55,6 +57,7 @@ class Addition(Task):
         ones_first = number[::-1]
         digits = list(ones_first)
         if self.hints:
+            # Not strict: the sum has one digit, and so one symbol, more than the numbers.
             digits = [symbol + digit for symbol, digit in zip(symbols, ones_first, strict=False)]
         return "".join(digits if self.backwards else reversed(digits))
 

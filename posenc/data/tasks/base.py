@@ -73,6 +73,7 @@ class Draws:
             raw = more_draws(2 * self._count, *self._key)[self._count :]
             self._unused = raw.tolist()[::-1]
             self._count += len(raw)
+        # The remainder prefers small numbers, by less than count / 2^64.
         return self._unused.pop() % count
 
     def choice(self, items: Sequence[Item]) -> Item:
@@ -86,6 +87,7 @@ class Draws:
     def shuffled(self, items: Sequence[Item]) -> list[Item]:
         """Return the items in random order (Fisher and Yates)."""
         order = list(items)
+        # By hand, since the shuffles of Python and numpy may change with their versions.
         for last in range(len(order) - 1, 0, -1):
             other = self.below(last + 1)
             order[last], order[other] = order[other], order[last]

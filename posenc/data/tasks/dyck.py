@@ -42,6 +42,7 @@ class Dyck(Task):
         brackets = ""
         for index in range(size):
             is_last = index == size - 1
+            # The last bracket must not close the only open one, since then there would be nothing to ask.
             must_open = not unclosed or (is_last and len(unclosed) == 1)
             must_close = len(unclosed) == self.depth and not must_open
             if must_open or (not must_close and draws.below(2)):

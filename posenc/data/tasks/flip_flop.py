@@ -52,6 +52,7 @@ class FlipFlop(Task):
 
     def drawn_instruction(self, draws: Draws) -> str:
         """Return i (ignore), w (write) or r (read)."""
+        # Whole numbers are drawn, as everywhere in tasks, so a probability is compared with a share of them.
         if draws.below(RESOLUTION) < self.ignored * RESOLUTION:
             return "i"
         return draws.choice("wr")

@@ -66,6 +66,7 @@ class TaskInstances:
                 size += step
             step //= 2
         limit = self.task.largest
+        # An instance that does not fill the window would ask nothing of its far end.
         if limit is not None and size > limit:
             return None
         return size
@@ -94,6 +95,7 @@ class TaskInstances:
         most = self.task.tokens(size)
         if len(pieces) < 2:
             self._refuse(f"an instance of size {size} has no answer: given and answer come by turns")
+        # Such an instance would be cut off at the end of its window, and the end of its answer never asked.
         if sum(map(len, pieces)) > most:
             self._refuse(f"an instance of size {size} has more tokens than tokens({size}) says, {most}")
         last = max("".join(pieces), default="")
@@ -112,6 +114,8 @@ class TaskInstances:
         instances = []
         for draws in draws_of_rows(count, seed_for(seed, "task"), step):
             for _ in range(TRIES):
+                # Inside of the loop: if the size were kept, small sizes with few training instances would
+                # fail more often.
                 size = smallest + draws.below(largest - smallest + 1)
                 instance = self._instance(draws, size)
                 if split_of(instance) == "train":
@@ -125,6 +129,8 @@ class TaskInstances:
 
 def split_of(instance: Instance) -> str:
     """Return the split that an instance belongs to, by its given pieces alone."""
+    # By what is given and not by the answer, which a model could not know when it meets the same question
+    # again.
     digest = hashlib.blake2b(instance.given.encode("latin-1"), digest_size=4).digest()
     return SPLIT_OF_HASH.get(int.from_bytes(digest, "little") % HASHES, "train")
 

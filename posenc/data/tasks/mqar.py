@@ -35,6 +35,7 @@ class Mqar(Task):
         values = draws.text(LETTERS[: self.letters], size)
         value_of = dict(zip(keys, values, strict=True))
         pairs = "".join([key + value for key, value in value_of.items()])
+        # The separator and the first key are one piece that is given. Each other key follows an answer.
         first_key, *other_keys = draws.shuffled(keys)
         pieces = [pairs + SEPARATOR + first_key, value_of[first_key]]
         for key in other_keys:

@@ -41,6 +41,7 @@ class Sort(Task):
             return Instance((string + SEPARATOR + letter, f"{string.count(letter)}{END}"))
         while True:
             (letter, count), *runners_up = Counter(string).most_common(2)
+            # Of two letters with one count either would be a right answer.
             is_ahead = not runners_up or count > runners_up[0][1]
             if is_ahead:
                 return Instance((string + SEPARATOR, letter))

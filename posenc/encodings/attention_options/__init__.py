@@ -26,6 +26,7 @@ def attention_options() -> list[type[AttentionOption]]:
         # An option gives its key a value. Abstract bases such as `Gate` annotate `key` without a value.
         classes += [cls for cls in options if "key" in vars(cls)]
     unique = dict.fromkeys(classes)  # a class is also found in a module that imports it
+    # Key and choice after the order, so that options of one order do not act by the names of their files.
     return sorted(unique, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
 
 
@@ -36,6 +37,8 @@ def option_keys() -> dict[str, Any]:
     for cls in attention_options():
         # `choice` is the name that chooses the option, or the type of its value
         if isinstance(cls.choice, str):
+            # Several options share a key (`normalizer`), so their names are collected before the type is
+            # made.
             names.setdefault(cls.key, [str(cls.off)])
             names[cls.key].append(cls.choice)
         elif cls.off is None:
@@ -51,6 +54,7 @@ def chosen_options(settings: Mapping[str, Any]) -> list[tuple[type[AttentionOpti
     """Return the options that the group `attention` switches on, each with its value, in their order."""
     chosen: list[tuple[type[AttentionOption], Any]] = []
     for cls in attention_options():
+        # Settings of runs that are older than an option do not have its key.
         value = settings.get(cls.key, cls.off)
         # a value that is no name switches its option on unless it is the value `off`
         is_named = isinstance(cls.choice, str)

@@ -42,6 +42,7 @@ class ASEntmax(Entmax, CountingOption):
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
         super().__init__(shape, counted=counted)
+        # Each head reads the whole input and not its own query, as the authors' code does.
         sizes = (shape.n_layers, shape.n_heads, shape.d_model)
         self.strength = nn.Parameter(torch.empty(sizes))  # w, (L, H, d_model)
         self.exponent = nn.Parameter(torch.empty(sizes))  # v, (L, H, d_model)
@@ -70,10 +71,13 @@ class ASEntmax(Entmax, CountingOption):
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
+        # The factor multiplies all scores of a query, so an error of bf16 in it would move all its weights.
         with torch.autocast(x.device.type, enabled=False):
+            # In evaluation the last layer has queries for the targets alone, while x has all tokens.
             at_queries = x[:, -q.shape[2] :].to(self.strength.dtype)  # (B, T, d_model)
             strength = F.softplus(F.linear(at_queries, self.strength[layer])).mT  # (B, H, T)
             exponent = LARGEST_EXPONENT * torch.tanh(F.linear(at_queries, self.exponent[layer])).mT
+            # One is added, since log 1 = 0 to a negative power would be infinite for the first token.
             log_of_keys = (self.visible_keys(q_pos, k_pos, layer) + 1).log()  # (H or 1, T)
             factor = 1 + strength * log_of_keys**exponent  # (B, H, T)
             return (q * factor[..., None]).to(q.dtype), k

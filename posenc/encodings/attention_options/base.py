@@ -48,6 +48,7 @@ class Normalizer(AttentionOption):
 
     @classmethod
     def misfit(cls, encoding: Encoding) -> str | None:
+        # Weights of stick-breaking, for one, are no normalised scores: another normaliser would undo it.
         if not encoding.hooks.isdisjoint({"weights", "sink"}):
             return "it divides the attention by a rule of its own, so there is no softmax to replace"
         return None
@@ -65,6 +66,7 @@ class Gate(AttentionOption):
 
     def __init__(self, shape: Shape, *, gates: int) -> None:
         super().__init__(shape)
+        # No offset: sigmoid(0) is 1/2, so that gates begin half open.
         self.w = nn.Parameter(torch.empty(shape.n_layers, gates, shape.d_model))  # (L, gates, d_model)
         self.n_gates = gates
 
@@ -99,6 +101,7 @@ class CountingOption(AttentionOption):
         """Return n_i, the number of keys that each of the last T of S tokens sees: (H or 1, T) float32."""
         queries = len(q_pos)
         earlier_keys = len(k_pos) - queries
+        # Without a mask the number is the token's index plus 1, with no look at pairs.
         with_masks = [encoding for encoding in self.counted if "visible" in encoding.hooks]
         if not with_masks:
             index_of_query = torch.arange(earlier_keys, len(k_pos), device=q_pos.device)
@@ -119,6 +122,7 @@ def _count_visible(masks: Sequence[Encoding], q_pos: Tensor, k_pos: Tensor, laye
     keys = len(k_pos)
     index_of_query = torch.arange(keys - queries, keys, device=q_pos.device)[:, None]  # (T, 1)
     index_of_key = torch.arange(keys, device=q_pos.device)  # (S,)
+    # By index and not by position: drawn positions have gaps, and keys are counted.
     is_visible = (index_of_key <= index_of_query)[None]  # (1, T, S)
     for encoding in masks:
         is_visible = is_visible & encoding.visible(q_pos, k_pos, layer)

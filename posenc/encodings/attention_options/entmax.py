@@ -46,7 +46,9 @@ def threshold(half: Tensor) -> Tensor:
     f |f'| falls to a quarter or less. The product begins at n or below, and |f'| >= 1 always. So after
     log4(n / LARGEST_EXCESS) steps f is at most LARGEST_EXCESS. Rows of normal numbers need five to seven.
     """
+    # A fixed limit, so that a row with nan does not search for ever.
     most_steps = math.ceil(math.log(half.shape[-1] / LARGEST_EXCESS, 4))
+    # The largest number is 0, so at t = -1 it alone has the weight 1, and the root is not below.
     t = torch.full_like(half[..., :1], -1.0)
     is_settled = torch.zeros_like(t, dtype=torch.bool)
     for _ in range(most_steps):
@@ -73,6 +75,7 @@ class _Entmax15(torch.autograd.Function):
         # threshold would be rounded coarsely near a large number.
         half = (z - z.amax(-1, keepdim=True)) / 2
         root = (half - threshold(half)).relu_()
+        # The root alone: the weights are its square, and the gradient needs nothing else.
         ctx.save_for_backward(root)
         return root.square()
 
@@ -97,4 +100,5 @@ class Entmax(Normalizer):
         return 0
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+        # -inf stays -inf when a row is shifted, so a hidden key gets a weight of exactly 0.
         return entmax15(s.masked_fill(~allowed, float("-inf")))  # (B, H, T, S)

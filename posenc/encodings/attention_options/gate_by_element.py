@@ -24,6 +24,8 @@ class GateByElement(Gate):
     cost = StepCost(at_64=1.12, at_512=1.24)  # step time over nope's, T = 64 and 512
 
     def __init__(self, shape: Shape) -> None:
+        # d_model and not H D of queries and keys: the gates multiply values, whose heads are d_model wide
+        # together.
         super().__init__(shape, gates=shape.d_model)
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:

@@ -38,6 +38,7 @@ class KeyOffset(AttentionOption):
         is_moved = torch.zeros(shape.n_layers, shape.head_dim, dtype=torch.bool)  # (L, D)
         for layer, moved_in_layer in enumerate(moved):
             is_moved[layer, list(moved_in_layer)] = True
+        # It follows from the encoding, so no checkpoint needs it.
         self.register_buffer("is_moved", is_moved, persistent=False)
 
     @classmethod
@@ -57,6 +58,7 @@ class KeyOffset(AttentionOption):
     def adjust(
         self, q: Tensor, k: Tensor, x: Tensor, q_pos: Tensor, k_pos: Tensor, layer: int
     ) -> tuple[Tensor, Tensor]:
+        # The first token keeps its own key: a zero in its place would be a key that no text has.
         previous_key = torch.cat((k[:, :, :1], k[:, :, :-1]), dim=2)  # (B, H or 1, S, D)
         return q, torch.where(self.is_moved[layer], previous_key, k)
 
@@ -66,4 +68,5 @@ def moved_numbers(encoding: Encoding, layer: int) -> list[int]:
     width = encoding.shape.head_dim
     unrotated = encoding.unrotated_numbers(layer)
     rotates_nothing = len(unrotated) == width
+    # With the whole key moved, a query could no longer look for what its key's own token is.
     return unrotated[width // 2 :] if rotates_nothing else unrotated

@@ -32,6 +32,7 @@ class LogN(CountingOption):
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:
         super().__init__(shape, counted=counted)
+        # log 1 is 0, by which the factor would be divided.
         if shape.train_length < 2:
             raise ValueError(f"context_length={shape.train_length}: log(T) must be above zero")
 

@@ -25,6 +25,7 @@ class OffByOne(KeyWithoutValue):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
+        # A tensor and not a number, since a fused kernel reads the score of each head on the model's device.
         self.register_buffer("zeros", torch.zeros(shape.n_heads), persistent=False)  # (H,)
 
     def learned_parameters(self) -> int:

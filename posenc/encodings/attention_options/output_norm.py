@@ -39,5 +39,6 @@ class OutputNorm(AttentionOption):
         return self.shape.n_layers * self.shape.d_model
 
     def output(self, y: Tensor, x: Tensor, layer: int) -> Tensor:
-        normed = F.rms_norm(y.float(), y.shape[-1:], eps=EPSILON)
+        # In float32, since squares of bf16 numbers would be summed with two digits.
+        normed = F.rms_norm(y.float(), y.shape[-1:], eps=EPSILON)  # (B, H, T, D)
         return (normed * self.g[layer][:, None]).to(y.dtype)

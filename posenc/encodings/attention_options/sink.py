@@ -22,9 +22,12 @@ class KeyWithoutValue(Normalizer):
     cost = StepCost(at_64=1.13, at_512=1.15)  # step time over nope's, T = 64 and 512
 
     def weights(self, s: Tensor, allowed: Tensor, layer: int) -> Tensor:
+        # Scores are float32 in a model, and float64 where a law or a check computes in that.
         sink_score = self.sink(layer)[:, None, None].to(s.dtype)  # (H, 1, 1)
         sink_scores = sink_score.expand(*s.shape[:-1], 1)  # (B, H, T, 1)
         key_scores = s.masked_fill(~allowed, float("-inf"))  # (B, H, T, S)
+        # One more column and no formula of its own: the softmax subtracts the largest score, also if it is
+        # the sink.
         scores = torch.cat((key_scores, sink_scores), dim=-1)  # (B, H, T, S + 1)
         return torch.softmax(scores, dim=-1)[..., :-1]  # without the weight of the sink
 

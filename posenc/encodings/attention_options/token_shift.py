@@ -50,6 +50,8 @@ class TokenShift(AttentionOption):
 
 def _mixed(tensor: Tensor, x: Tensor, w: Tensor) -> Tensor:
     """Mix (B, H, S, D) with the token before: x (B, S, d_model), w (H, d_model)."""
+    # float32: in bf16 a share near 1 is a multiple of 1/256, and so is what is left of 1.
     share = torch.sigmoid(F.linear(x, w).float()).mT[..., None]  # (B, H, S, 1)
-    previous = F.pad(tensor, (0, 0, 1, 0))[:, :, :-1]
+    # Zeros come before the first token, as in the formula.
+    previous = F.pad(tensor, (0, 0, 1, 0))[:, :, :-1]  # (B, H, S, D)
     return ((1 - share) * tensor + share * previous).to(tensor.dtype)

@@ -36,6 +36,8 @@ class Window(AttentionOption):
         return cls(shape, window=value)
 
     def visible(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        # By position and not by index, so that the window covers the distances that it names if there are
+        # gaps.
         is_near = q_pos[:, None] - k_pos[None, :] < self.window  # (T, S)
         if not self.first:
             return is_near

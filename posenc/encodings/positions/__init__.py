@@ -25,6 +25,7 @@ def drawn_positions() -> dict[str, type[DrawnPositions]]:
 
 def check_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `positions` group with names and types checked. Raises UserError."""
+    # The base class stands for no draw: it has no settings, and its positions are 0..n-1.
     choices: dict[str, type[Encoding]] = {CONTIGUOUS: Encoding, **drawn_positions()}
     choice = Choice.model_validate(settings)
     parameters = check_choice("positions", choice, choices, "there are no such positions")
@@ -36,6 +37,7 @@ def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int
     cls = drawn_positions().get(settings["name"])
     if cls is None:
         return None, None
+    # Here as well as in the class, since shapes are made before any encoding is built.
     position_limit = cls.times * train_length if settings["max"] is None else settings["max"]
     distance_limit = position_limit if cls.gaps else None
     return position_limit, distance_limit

@@ -36,6 +36,7 @@ class CREAM(DrawnPositions):
         self.sigma = sigma
 
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
+        # An evaluation has the positions of the text itself, as in the paper.
         pos = torch.arange(n)
         if not training:
             return pos
@@ -45,6 +46,7 @@ class CREAM(DrawnPositions):
         if torch.randint(2, (), generator=generator):
             head = min(int(4 * factor), head)
         middle = n - 2 * head
+        # torch's truncated normal fills a tensor, and there is no function that returns a number.
         a = torch.empty(())
         nn.init.trunc_normal_(a, 1 + factor, self.sigma, 2, 2 * factor, generator=generator)
         half_a = math.floor(a.item()) / 2

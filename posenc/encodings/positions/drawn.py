@@ -9,6 +9,7 @@ class DrawnPositions(Encoding):
     """Draw positions below a limit; a subclass says how."""
 
     acts_on = "positions"
+    # The draw moves positions alone. Whether scores stay is up to the encoding beside it.
     relative = True
     times = 8  # the limit is this many times T unless it is set
     gaps = False  # whether neighbours may lie more than 1 apart

@@ -19,5 +19,6 @@ class Offset(DrawnPositions):
     def positions(self, n: int, training: bool, generator: torch.Generator) -> Tensor:
         if not training:
             return torch.arange(n)
+        # The last start is the one whose window ends at the limit.
         start = torch.randint(self.limit - n + 1, (), generator=generator)
         return start + torch.arange(n)  # (n,)

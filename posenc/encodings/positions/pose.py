@@ -36,5 +36,6 @@ class PoSE(DrawnPositions):
         # how far these chunks are moved; sorted, so that positions increase
         shifts = torch.randint(self.limit - n + 1, (len(cuts),), generator=generator).sort().values
         shift_of_chunk = torch.cat((shifts.new_zeros(1), shifts))  # (chunks,)
+        # `right=True`: the token at a cut is the first one of the next chunk.
         chunk_of_token = torch.bucketize(pos, cuts, right=True)  # (n,)
         return pos + shift_of_chunk[chunk_of_token]  # (n,)

@@ -31,4 +31,5 @@ class Randomized(DrawnPositions):
             return torch.arange(n)
         if n > self.limit:
             raise ValueError(f"{n} positions cannot be drawn below positions.max={self.limit}")
+        # A permutation, since draws one by one would repeat positions.
         return torch.randperm(self.limit, generator=generator)[:n].sort().values  # (n,)

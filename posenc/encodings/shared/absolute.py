@@ -65,6 +65,7 @@ class Absolute(Encoding):
             super().initialize(name, parameter, generator)
 
     def embed(self, x: Tensor, pos: Tensor, layer: int) -> Tensor:
+        # Only at the input: with `per_layer` the stream would grow by this factor in every layer.
         if layer == 0 and self.input_scale != 1:
             x = x * self.input_scale
         is_place = layer == 0 or self.per_layer
@@ -73,6 +74,8 @@ class Absolute(Encoding):
         rows = self.rows(pos, layer) if self.has_rows else self._no_rows(pos)  # (T, d_model)
         if self.combine == "add":
             return x + rows.to(x.dtype)  # (B, T, d_model)
+        # Two products and no concatenation: rows are the same for all texts of a batch, so theirs is made
+        # once.
         map_of_x, map_of_rows = self.joined[layer].chunk(2, dim=-1)  # (d, d) each
         # Autocast would round the rows to bf16 before the product, where t = 256 and 257 are equal.
         with torch.autocast(x.device.type, enabled=False):
@@ -81,8 +84,10 @@ class Absolute(Encoding):
 
     def without_rows(self) -> Self:
         """Return a copy that shares the parameters and has a zero vector for every position."""
+        # A shallow copy shares the parameters, which a deep one would train apart from the model's.
         emptied = copy.copy(self)
         emptied.has_rows = False
+        # Zero vectors have no end, so no policy is needed past T.
         emptied.beyond = None
         emptied.ends_at = None
         return emptied
@@ -116,6 +121,7 @@ class Tabled(Absolute):
         """Return rows of increasing positions, (T,) int64 -> (T, width). Raises ValueError past the end."""
         table = self.table[place]  # (positions, width)
         if self.stretch != 1:
+            # float64, since a far position divided in float32 would lose digits of its fraction.
             return _between_rows(table, float64(pos) / self.stretch)
         end = len(table)
         # Checked before the table is indexed: on a GPU an index past the end would abort the process.
@@ -130,6 +136,7 @@ class Tabled(Absolute):
         is_trained = pos < end
         width = table.shape[-1]
         drawn = [drawn_row(self.seed, place, position, width) for position in pos[~is_trained].tolist()]
+        # The deviation that the trained rows started with.
         untrained_rows = torch.stack(drawn) * self.shape.d_model**-0.5
         return torch.cat((table[pos[is_trained]], untrained_rows.to(table)))
 

@@ -16,6 +16,7 @@ def soft_floor(raw: Tensor, floor: float) -> Tensor:
 
 def inverse_soft_floor(value: Tensor, floor: float) -> Tensor:
     """Invert `soft_floor`; values at or below the floor become NEAREST above it."""
+    # At the floor itself the inverse is -inf, from which no gradient leads back.
     excess = (value.double() - floor).clamp_min(NEAREST)
     # log(e^excess - 1) = excess + log(1 - e^-excess), written so that e^excess cannot overflow
     raw = excess + (-(-excess).expm1()).log()

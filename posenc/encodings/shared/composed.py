@@ -24,10 +24,12 @@ def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
 
     Raises ValueError if the parts have different policies past T.
     """
+    # Two policies cannot both hold: one part would cut the text that the other one extends.
     policies = {part.beyond for part in parts} - {None}
     if len(policies) > 1:
         raise ValueError(f"parts differ in what is done past T: {sorted(map(str, policies))}")
     encoding.beyond = next(iter(policies), None)
+    # The part that ends first ends the whole.
     ends = [part.ends_at for part in parts if part.ends_at is not None]
     encoding.ends_at = min(ends, default=None)
     encoding.prefix_stable = all(part.prefix_stable for part in parts)
@@ -55,7 +57,10 @@ def sum_of_learned(parts: Sequence[Encoding]) -> int | None:
 
 def refusals_of(parts: Sequence[Encoding]) -> dict[str, str]:
     """Return which options the parts refuse, with their reasons."""
-    return {option: reason for part in parts for option, reason in part.refuses.items()}
+    refusals: dict[str, str] = {}
+    for part in parts:
+        refusals |= part.refuses
+    return refusals
 
 
 def _names(parts: Sequence[Encoding]) -> str:
@@ -105,7 +110,10 @@ class Composed(Encoding):
         return [part for part in self.parts if part.hooks & set(hooks)]
 
     def warnings(self) -> list[str]:
-        return [warning for part in self.parts for warning in part.warnings()]
+        warnings: list[str] = []
+        for part in self.parts:
+            warnings += part.warnings()
+        return warnings
 
     def learned_parameters(self) -> int | None:
         return sum_of_learned(self.parts)
@@ -175,6 +183,7 @@ class Composed(Encoding):
         self, s: Tensor, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, state: Any, layer: int
     ) -> Tensor:
         states = state or [None] * len(self.parts)  # `prepare` was not called if no part has that hook
+        # In the order of the parts, which matters: a temperature scales what earlier parts have added.
         for part, state_of_part in zip(self.parts, states, strict=True):
             s = part.scores(s, q, k, q_pos, k_pos, state_of_part, layer)
         return s

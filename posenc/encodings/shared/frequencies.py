@@ -30,6 +30,7 @@ def clipped(theta: Tensor, pairs: int, *, hard: bool) -> Tensor:
     """
     i = torch.arange(pairs, dtype=theta.dtype, device=theta.device)
     factor = torch.zeros_like(i) if hard else 0.5 * (1 + torch.cos(math.pi * i / (pairs - 1)))
+    # A copy, since the caller's frequencies may be those of the trained model.
     changed = theta.clone()
     changed[-pairs:] *= factor
     if not hard:

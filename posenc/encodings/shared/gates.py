@@ -52,5 +52,6 @@ class CumulativeGates(Encoding):
         since_start = (sums[..., :keys] - sums[..., start, None]).float().to(s.device)  # (B, H, S)
         difference = since_start[..., None, :] - since_start[..., start:, None]  # (B, H, T, S)
         if weight is None:
+            # In place: the difference is a tensor of the size of the scores that nobody else has.
             return difference.add_(s)
         return torch.addcmul(s, weight[..., start:keys, None].float(), difference)

@@ -61,6 +61,7 @@ def _chunks(scores: Tensor) -> Iterator[Chunk]:
     stop = sizes.queries
     while stop > 0:
         seen = sizes.keys - sizes.queries + stop
+        # At least one query, also where a single one has more pairs than a chunk should.
         rows = max(1, most_pairs // (sizes.batch * seen))
         start = max(0, stop - rows)
         yield Chunk(start, stop, seen)
@@ -77,6 +78,7 @@ def _pairs(scores: Tensor, biases: Tensor, chunk: Chunk) -> Tensor:
 
 def _network(pairs: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """Apply the network to every pair, (2H, n) -> (H, n)."""
+    # Pairs are columns, so that scores of a head stay side by side in memory as they are.
     before_relu = torch.addmm(b1[:, None], w1, pairs)  # (K, n)
     hidden = F.leaky_relu(before_relu, LEAK)
     return torch.addmm(b2[:, None], w2, hidden)
@@ -89,6 +91,7 @@ class _HeadNetwork(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, biases: Tensor, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(scores, biases, *weights)
         sizes = Sizes(*scores.shape)
+        # Zeros, since chunks leave out the keys that no query of theirs sees.
         output = torch.zeros_like(scores)
         for chunk in _chunks(scores):
             start, stop, keys = chunk
@@ -105,6 +108,7 @@ class _HeadNetwork(torch.autograd.Function):
         (d_output,) = gradients
         scores, biases, *saved = ctx.saved_tensors
         sizes = Sizes(*scores.shape)
+        # Detached, so that each chunk's graph ends here and is freed before the next one is made.
         weights = [weight.detach().requires_grad_() for weight in saved]
         d_scores = torch.zeros_like(scores)
         d_biases = torch.zeros_like(biases)

@@ -39,4 +39,5 @@ class Kerple(Encoding):
 
     def initialize(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         value = torch.rand(parameter.shape, generator=generator) * self.starts_below[name]
+        # The paper draws a and b themselves, so the raw number is made of the draw.
         parameter.copy_(self.raw(name, value))

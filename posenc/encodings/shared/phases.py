@@ -37,6 +37,7 @@ class PhaseSums(Encoding):
             cos = phase.cos().float().to(x.device)  # (B, H, S, D/2)
             sin = phase.sin().float().to(x.device)
             start = cos.shape[2] - q.shape[2]  # the token of the first query
+            # The difference of two products that are nearly equal for small angles would be lost in bf16.
             q = q.float()
             k = k.float()
             q_rotated = rotate_pairs(q, cos[:, :, start:], sin[:, :, start:], "interleaved")
@@ -51,6 +52,7 @@ class PhaseSums(Encoding):
         q_both, k_both = state
         keys = s.shape[-1]
         with torch.autocast(s.device.type, enabled=False):
-            q_block = rows_of_block(q_both, k_both.shape[2], s)
-            difference = q_block @ k_both[:, :, :keys].transpose(-1, -2)
+            q_block = rows_of_block(q_both, k_both.shape[2], s)  # (B, H, T, 2D)
+            difference = q_block @ k_both[:, :, :keys].transpose(-1, -2)  # (B, H, T, S)
+        # Added to s, which may hold biases of other parts of a sum.
         return s + difference * self.shape.head_dim**-0.5  # (B, H, T, S)

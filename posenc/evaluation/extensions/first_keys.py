@@ -15,6 +15,7 @@ class FirstKeys(Redistancing):
         "encodings that act by distance alone, or carry no position: rotations, biases by distance, sums of "
         "them; not with windows of their own"
     )
+    # To hide keys is a change for `nope` as well, which has no distances.
     needs_distance = False
     sinks: int
     window: Length
@@ -30,10 +31,12 @@ class FirstKeys(Redistancing):
                 raise self.refusal(f"{name} hides the first keys by a window that the model was trained with")
         if self.has_gaps():
             raise self.refusal("its positions are drawn with gaps, so that a place in the cache has none")
+        # Without a first key both extensions would be the extension `window`.
         self.check_range("sinks", self.sinks, 1)
         self.lengths["sinks"] = self.sinks
 
     def hide_middle_keys(self, default: int) -> None:
         """Hide all keys but the first and the nearest ones; `default` is the number of the latter."""
         self.w = self.tokens("window", self.window, default)
+        # A part like any other, so that options which count visible keys do not count the hidden ones.
         self.parts += (Window(self.shape, window=self.w, first=self.sinks),)

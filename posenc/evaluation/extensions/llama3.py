@@ -28,6 +28,7 @@ class Llama3(Rescaled):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_range("low_freq_factor", self.low_freq_factor, 0)
+        # The ramp divides by their difference.
         self.check_range("high_freq_factor", self.high_freq_factor, self.low_freq_factor, above=True)
         self.original = self.tokens("original_context", self.original_context, self.reach)
 

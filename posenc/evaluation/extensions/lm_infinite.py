@@ -19,9 +19,13 @@ class LMInfinite(FirstKeys):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # T - 1 is the largest distance in a window of T tokens. At the distance T of the paper no model was
+        # trained.
         self.hide_middle_keys(max(1, self.reach - 1))
 
     def far_pairs(self, window: int) -> list[FarPairs]:
+        # Here the only pair w apart is the last query and the first key, which is visible at its true
+        # distance.
         if self.span(window) - 1 <= self.w:
             return []
         return [cap_distance(self.w, self.sinks)]

@@ -14,6 +14,7 @@ class AtLeastOne(LogN):
     """Multiply scores by max(1, log n_i / log T)."""
 
     def factor(self, q_pos: Tensor, k_pos: Tensor, layer: int) -> Tensor:
+        # A query with fewer than T keys has the temperature that it was trained with.
         return super().factor(q_pos, k_pos, layer).clamp_min(1)
 
 
@@ -36,9 +37,12 @@ class LogNBeyond(Extension):
                 raise self.refusal(reason)
 
     def effective_encoding(self, window: int) -> Encoding:
+        # T and not the positions that training spanned, since n counts keys.
         if window <= self.shape.train_length:
             return self.trained
         return self.compose([*self.parts, AtLeastOne(self.shape, counted=self.parts)])
 
     def resolved(self, window: int) -> dict[str, Any]:
+        # The factor of the last query, which sees the most keys. If a window hides some of them it is
+        # smaller.
         return {"at_most": max(1.0, math.log(window) / math.log(self.shape.train_length))}

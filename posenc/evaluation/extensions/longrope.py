@@ -13,6 +13,7 @@ from posenc.core.errors import UserError
 from posenc.evaluation.extensions.rescaled import CPU, Rescaled, by_turns
 
 LARGEST = 1.25  # the largest divisor, as a multiple of the factor s, as in the paper
+# The paper keeps 64, but each candidate costs an evaluation, and here it starts from four lists.
 PARENTS = 4  # how many of the best lists of divisors have children
 
 
@@ -55,6 +56,7 @@ class LongRoPE(Rescaled):
 
     def search(self, window: int) -> Generator[dict[str, Any], float, None]:
         """Yield lists of divisors without end: four to start from, then children of the best four."""
+        # The user has given divisors, so there is nothing to search.
         if self.factors is not None:
             return
         s = self.s(window)
@@ -64,9 +66,13 @@ class LongRoPE(Rescaled):
         best: list[tuple[float, list[float]]] = []  # loss and divisors
         while True:
             candidate = starts.pop(0) if starts else self._child(best, rng)
+            # Below 1 a pair would turn faster than in training.
             in_range = [min(max(divisor, 1), LARGEST * s) for divisor in candidate]
+            # Sorted, because the paper's divisors never fall from a faster pair to a slower one.
             child = sorted(round(divisor, 2) for divisor in in_range)
             loss = yield {"factors": child}
+            # A candidate without a loss has an infinite one, so it has no children once four others have a
+            # loss.
             best = sorted([*best, (loss, child)])[:PARENTS]
 
     def _starts(self, s: float) -> list[list[float]]:
@@ -86,5 +92,6 @@ class LongRoPE(Rescaled):
         child = [rng.choice(divisors) for divisors in zip(mother, father, strict=True)]
         for k in range(len(child)):
             if rng.random() < 0.3:
+                # A factor and not a sum, so that a divisor of 1 and one of 16 change alike.
                 child[k] *= math.exp(rng.gauss(0, 0.3))
         return child

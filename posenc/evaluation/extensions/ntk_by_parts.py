@@ -54,7 +54,9 @@ class NTKByParts(Rescaled):
         )
 
     def within_pairs(self, first: float, last: float) -> tuple[float, float]:
-        """Return the borders of the ramp, moved to indices that pairs have."""
+        """Return the borders of the ramp, moved into 0 .. D' - 1."""
+        # The upper limit D' - 1 is that of released code, though the last of D'/2 pairs has the index D'/2 -
+        # 1. A limit at the last pair would give slow pairs other frequencies than the released code does.
         begin = max(0, first)
         return begin, max(begin, min(last, self.turning.width - 1))
 

@@ -26,9 +26,11 @@ class PI(Rescaled):
         self.tables = [part for part in self.parts if isinstance(part, Tabled) and part.is_whole]
         if not self.tables:
             super().__post_init__()
+        # To stretch one of the two alone would be no interpolation of positions.
         elif any("rotate" in part.hooks for part in self.parts):
             raise self.refusal("its positions are in a table and in a rotation")
         else:
+            # The base class that was skipped would have checked it.
             self.check_factor()
 
     def effective_encoding(self, window: int) -> Encoding:

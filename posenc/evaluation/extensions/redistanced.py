@@ -67,6 +67,7 @@ class Redistanced(Encoding):
         """Return the share of the keys of a window whose scores are made anew."""
         return 1.0 if self.far.keys is None else min(1.0, self.far.keys / window)
 
+    # `prepare` is the only hook that gets queries and keys before `rotate`.
     def prepare(self, x: Tensor, q: Tensor, k: Tensor, layer: int) -> Unrotated:
         return Unrotated(q, k)
 
@@ -81,14 +82,15 @@ class Redistanced(Encoding):
         if unrotated.keys < len(k_pos):
             self._rotate_anew(unrotated, k_pos, layer)
         assert unrotated.q_new is not None and unrotated.k_new is not None
-        q_block = rows_of_block(unrotated.q_new, unrotated.keys, s)
+        q_block = rows_of_block(unrotated.q_new, unrotated.keys, s)  # (B, H, T, D)
         # oneDNN keeps code and memory for every shape of a product. When each block had its own number of
         # keys, self_extend took 6.5 GB at 32,768 tokens, twice what was planned.
         k_block = unrotated.k_new[:, :, : rounded_keys(len(far_pos), unrotated.keys)]
-        product = (q_block @ k_block.mT)[..., : len(far_pos)]
+        product = (q_block @ k_block.mT)[..., : len(far_pos)]  # (B, H, T, S')
         width = unrotated.q.shape[-1]  # D before `rotate`, which may add to it
         far_scores = product.float() * width**-0.5  # (B, H, T, S')
         for part in self.biased:
+            # The scores that it replaces hold the bias at the true distance, which goes with them.
             far_scores = far_scores + part.bias(self.far.query(q_pos), self.far.key(far_pos), layer)
         new_scores = torch.where(pairs, far_scores, s[..., : len(far_pos)])
         return torch.cat((new_scores, s[..., len(far_pos) :]), dim=-1)
@@ -120,6 +122,7 @@ class Redistancing(Extension):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Latent attention: its rotated part of a head is made inside of the module, where no hook comes.
         is_decoupled = any(getattr(module, "is_decoupled", False) for module in self.model.modules())
         for part in self.parts:
             unfit_hooks = part.hooks - HOOKS_BY_DISTANCE - KEPT_HOOKS
@@ -143,6 +146,7 @@ class Redistancing(Extension):
         if not far_pairs:
             return self.trained
         parts = list(self.parts)
+        # Without any, as with `nope`, the window of `sinks` and `lm_infinite` is all that changes.
         if self._has_distance():
             redistanced = [Redistanced(self.shape, self.parts, pairs) for pairs in far_pairs]
             # They come first, so that parts which change scores (a temperature) change the new ones.

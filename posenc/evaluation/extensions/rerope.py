@@ -26,6 +26,7 @@ class ReRoPE(Redistancing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # T - 1 is the largest distance that training showed, so no query gets an unseen one.
         self.w = self.tokens("window", self.window, self.reach - 1)
         if self.leak is not None:
             self.check_range("leak", self.leak, 1)
@@ -36,6 +37,7 @@ class ReRoPE(Redistancing):
     def far_pairs(self, window: int) -> list[FarPairs]:
         w = self.w
         leak = self.leak
+        # With leak = 1 every distance is the true one.
         if self.span(window) - 1 <= w or leak == 1:
             return []
         far = cap_distance(w)

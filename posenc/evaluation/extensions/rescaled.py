@@ -49,8 +49,10 @@ class OtherFrequencies(Extension):
         raise NotImplementedError
 
     def effective_encoding(self, window: int) -> Encoding:
+        # Frequencies that do not depend on the window would harm the model within T for nothing.
         if window <= self.reach:
             return self.trained
+        # A copy: the trained encoding measures the crop line in the same evaluation.
         changed_part = self.turning.with_frequencies(self.changed)
         return self.compose([changed_part if part is self.turning else part for part in self.parts])
 
@@ -98,6 +100,7 @@ class Rescaled(OtherFrequencies):
         parts: list[Encoding] = [slower if part is self.turning else part for part in self.parts]
         times = self.logits(s)
         if times != 1:
+            # The last part, so that biases are multiplied as well: they are logits, too.
             parts.append(Times(self.shape, times))
         return self.compose(parts)
 

@@ -24,6 +24,7 @@ class Scale(Extension):
         self.check_range("temperature", self.temperature, 0, above=True)
 
     def effective_encoding(self, window: int) -> Encoding:
+        # The same object, by which passes are shared with the model as trained.
         if self.temperature == 1:
             return self.trained
         return self.compose([*self.parts, Times(self.shape, 1 / self.temperature)])

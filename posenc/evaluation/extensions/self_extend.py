@@ -32,6 +32,7 @@ class SelfExtend(Redistancing):
     def farthest(self, window: int, group: int) -> int:
         """Return the largest distance at a window of W tokens."""
         last = self.span(window) - 1
+        # No pair is far enough apart to be counted in groups.
         if last < self.near:
             return last
         return last // group + self.near - self.near // group
@@ -41,6 +42,7 @@ class SelfExtend(Redistancing):
         if self.group != "auto":
             return self.group
         group_sizes = range(1, self.span(window) + 1)
+        # The largest size always fits: it puts all far tokens into group 0, and `near` is below T.
         return next(size for size in group_sizes if self.farthest(window, size) < self.reach)
 
     def far_pairs(self, window: int) -> list[FarPairs]:

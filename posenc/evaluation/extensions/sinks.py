@@ -21,6 +21,7 @@ class Sinks(FirstKeys):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # By default the window is what the sinks leave of T, so it would have no key.
         if self.window is None and self.sinks >= self.reach:
             problem = "leaves no room in a cache of T tokens"
             allowed = f"1 to {self.reach - 1}, or say extend.window as well"
@@ -33,9 +34,11 @@ class Sinks(FirstKeys):
             return []
         return [
             FarPairs(
+                # Until the cache is full every key is at its true distance.
                 pairs=lambda q_pos, k_pos: (q_pos >= cache)[:, None].expand(-1, len(k_pos)),
                 query=lambda pos: pos.clamp_max(cache - 1),
                 key=lambda pos: pos,
+                # Only these are far. So the second product has n keys and not as many as the text.
                 keys=self.sinks,
             )
         ]

@@ -29,6 +29,7 @@ class Shifted(Redistancing):
         super().__post_init__()
         self.shift_tokens = self.tokens("shift", self.shift, max(2, self.reach // 3))
         self.w = self.tokens("near", self.near, max(1, self.reach // 1024))
+        # Otherwise far distances would grow, and the extension would do the reverse of its aim.
         if self.w >= self.shift_tokens:
             problem = f"no distance is left out below extend.near={self.w}"
             raise UserError("extend.shift", self.shift, problem, allowed=f"from {self.w + 1} tokens")

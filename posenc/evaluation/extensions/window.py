@@ -27,4 +27,5 @@ class SlidingWindow(Extension):
     def effective_encoding(self, window: int) -> Encoding:
         if self.span(window) <= self.w:
             return self.trained
+        # A trained window stays among the parts. Both hide keys, so the narrower of the two decides.
         return self.compose([*self.parts, Window(self.shape, window=self.w)])

@@ -28,10 +28,12 @@ class YaRN(NTKByParts):
     truncate: bool
     attention_factor: float | None
 
+    # Records with YaRN were stored before these two knobs came.
     later: ClassVar = {"truncate": True, "attention_factor": None}
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # A temperature is one of the softmax, so without a softmax the second half of YaRN means nothing.
         self.check_softmax()
         self.check_range("mscale", self.mscale, 0)
         self.check_range("mscale_all_dim", self.mscale_all_dim, 0)

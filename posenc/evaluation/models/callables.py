@@ -41,7 +41,9 @@ def blocks_of_targets(targets: Tensor, vocab_size: int) -> Iterator[slice]:
 
 def losses_of_logits(logits: Tensor, targets: Tensor, *, with_best: bool) -> TargetLosses:
     """Return the losses of targets (B, n) by their logits (B, n, V), computed in float32."""
+    # In bf16 the losses between 2 and 4 nats would be multiples of 1/64.
     losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+    # By the logits as the model made them, since greedy decoding does not cast them.
     is_best = logits.argmax(-1) == targets if with_best else None
     return TargetLosses(losses.view_as(targets), is_best)
 
@@ -77,6 +79,7 @@ class CallableModel(nn.Module):
         super().__init__()
         self.function = function
         self.vocab_size = vocab_size
+        # Of these sizes only the heads and T are looked at. The others have any value.
         self.encoding = Encoding(Shape(1, ASSUMED_HEADS, 1, 1, train_length))
         self.effective_encoding = self.encoding
         self.shape = self.encoding.shape
@@ -163,6 +166,7 @@ class CallableModel(nn.Module):
         `tokens` (B, n) are the whole text, or what follows the text whose `past` an earlier call returned.
         Raises what `forward` raises.
         """
+        # A function keeps no keys and values, so its past is the text, which is read again for each token.
         text = tokens if past is None else torch.cat((past, tokens), dim=1)
         return NextLogits(self(text, 1, encoding)[:, -1], past=text)
 
@@ -172,9 +176,11 @@ class CallableModel(nn.Module):
             raise UserError("subject", type(logits).__name__, "gives no logits", allowed="a tensor (B, W, V)")
         shape = tuple(logits.shape)
         described = f"logits {shape}"
+        # A shape such as (W, B, V) would give losses as well, but of the wrong tokens.
         if len(shape) != 3 or shape[:2] != text_shape:
             allowed = str((*text_shape, self.vocab_size))
             raise UserError("subject", described, f"are none of tokens {text_shape}", allowed=allowed)
+        # More logits than tokens are normal: many models round their vocabulary up for the sake of speed.
         if shape[2] < self.vocab_size:
             raise UserError("subject", described, f"the tokenizer has {self.vocab_size} tokens")
         return logits

@@ -28,6 +28,7 @@ def shape_of(config: Any, train_length: int) -> Shape:
     """Return the sizes of a model, by its configuration."""
     heads = getattr(config, "num_attention_heads", 1)  # Mamba has none
     width = config.hidden_size
+    # Gemma's heads have 256 numbers, where its width and number of heads would give 192.
     head_dim = size_in_layers(config, "head_dim") or width // heads
     return Shape(width, heads, head_dim, config.num_hidden_layers, train_length)
 
@@ -61,7 +62,9 @@ def has_bias_instead(config: Any) -> bool:
 
 def trained_length(config: Any) -> int:
     """Return T of a configuration: the length before its rotation was scaled, if it was. Raises UserError."""
+    # A model of images and text has the settings of its language model in a part of its own.
     config = config.get_text_config()
+    # First the length before scaling: `max_position_embeddings` of such a model is the length after it.
     candidates = [settings.get("original_max_position_embeddings") for settings in rope_settings(config)]
     candidates.append(getattr(config, "original_max_position_embeddings", None))
     if not has_bias_instead(config):  # the length in Falcon's configuration is a default, not T
@@ -70,6 +73,7 @@ def trained_length(config: Any) -> int:
     if not lengths:
         hint = "context_length=2048, or what the model was trained at"
         raise UserError("context_length", "auto", "this model's configuration does not say it", hint=hint)
+    # The first and not the shortest, since a model may have several of these names for different things.
     return lengths[0]
 
 
@@ -86,6 +90,7 @@ class ScaledLengths:
 
 def rope_settings(config: Any) -> list[RopeSettings]:
     """Return the settings of the rotation: one for all layers, or one for each kind of layer."""
+    # Models without a rotation have no such setting, and some have it as None.
     parameters = getattr(config, "rope_parameters", None) or {}
     by_kind_of_layer = [value for value in parameters.values() if isinstance(value, dict)]
     if by_kind_of_layer:
@@ -117,7 +122,9 @@ def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
 
 def without_scaling(config: Any) -> Any:
     """Return a copy of a configuration without the scaling of its rotation, in all layers."""
+    # The settings of the rotation are dictionaries, which a shallow copy would share with the model.
     copied = copy.deepcopy(config)
+    # This is a part of the copy and no further copy, so what is set in it holds for the whole.
     text_config = copied.get_text_config()
     parameters = text_config.rope_parameters
     is_by_kind = any(isinstance(value, dict) for value in parameters.values())
@@ -133,4 +140,5 @@ def _unscaled(settings: RopeSettings | None) -> RopeSettings | None:
     if settings is None or settings["rope_type"] not in SCALED_TYPES:
         return settings
     unscaled = {key: settings[key] for key in UNSCALED_KEYS if key in settings}
+    # Keys of the old type are dropped: transformers warns of keys that a rope type does not know.
     return {"rope_type": "default", **unscaled}

@@ -38,7 +38,9 @@ class KnownRotary(Rotary):
 
     def __init__(self, shape: Shape, name: str, rotation: ModelRotation) -> None:
         super().__init__(shape, base=rotation.base, layout="half", width=2 * len(rotation.theta))
+        # For errors and tables: a reader knows `llama` and not the class that stands for its rotation.
         self.name = name  # type: ignore[misc]
+        # Not made from the base, since scaled checkpoints have frequencies of no single formula.
         self.theta = rotation.theta
         self.gain = rotation.gain
         self.is_scaled = rotation.rope_type in SCALED_TYPES
@@ -57,6 +59,7 @@ class KnownRotary(Rotary):
         logs = self.theta[self.theta > 0].log().tolist()  # descending
         log_step = 2 * math.log(self.base) / self.width  # from pair to pair in an unscaled rotation
         pair = sum(log > log_wanted for log in logs) - 1  # the last pair that is faster; -1: none
+        # Beyond the first and the last pair the step of an unscaled rotation goes on.
         above = logs[pair] if pair >= 0 else logs[0] + log_step
         below = logs[pair + 1] if pair + 1 < len(logs) else above - log_step
         return pair + (above - log_wanted) / (above - below)
@@ -84,6 +87,7 @@ class ModelRotation:
     @classmethod
     def read(cls, module: Any, config: Any) -> ModelRotation:
         """Read the rotation of a module: the one of global layers if it has one for each kind of layer."""
+        # Gemma 3 keeps a dictionary here, with a rope type for each kind of layer.
         kind = GLOBAL_LAYERS if isinstance(module.rope_type, dict) else None
         rope_type = module.rope_type if kind is None else module.rope_type[kind]
         settings = config.rope_parameters if kind is None else config.rope_parameters[kind]
@@ -101,14 +105,18 @@ class ModelRotation:
 
         Every table of frequencies that the module has is changed, since longrope chooses one by the window.
         """
+        # longrope and dynamic types copy `original_inv_freq` over `inv_freq` within a pass.
         names = [_of_kind(self.kind, name) for name in ("inv_freq", "original_inv_freq")]
         tables = {name: getattr(module, name) for name in names if hasattr(module, name)}
         if self.rope_type == LONGROPE:
+            # transformers makes this table within its first pass, unless it is there.
             tables[_of_kind(self.kind, "long_inv_freq")] = self.theta.to(tables[names[0]])
         for name, table in tables.items():
             if rotary is None:
+                # With frequencies of 0 each angle is 0, at every position.
                 setattr(module, name, torch.zeros_like(table))
             elif rotary.frequency_change is not None:
+                # Changed in float64 and cast at the end, so that the result is rounded once.
                 setattr(module, name, rotary.frequency_change(table.double().cpu()).to(table))
         if rotary is not None:
             setattr(module, _of_kind(self.kind, "attention_scaling"), rotary.gain)
@@ -116,6 +124,7 @@ class ModelRotation:
     def stop(self, module: Any) -> None:
         """Make a copy of the model's module turn nothing, so that cos is 1 and sin is 0."""
         self.write(module, None)
+        # A scaled rotation multiplies cos and sin by it. What posenc rotates itself has that factor already.
         setattr(module, _of_kind(self.kind, "attention_scaling"), 1.0)
 
     def follows_tables(self, module: Any) -> bool:
@@ -131,6 +140,7 @@ class ModelRotation:
         except (IndexError, RuntimeError, TypeError):  # it takes other positions, as models of images do
             return False
         factors = [output] if isinstance(output, Tensor) else output  # cos and sin, or one complex number
+        # cos 0 is 1 and sin 0 is 0. Any other number comes from frequencies that were not in the tables.
         return all(bool(((factor == 0) | (factor == 1)).all()) for factor in factors)
 
     def acts_in(self, layer: int, config: Any) -> bool:

@@ -76,6 +76,7 @@ class DecoderScorer(Scorer):
         self.device = device
 
     def losses(self, model_pass: ModelPass, targets: Tensor, *, with_best: bool) -> TargetLosses:
+        # Of the targets alone: the last block, the norm and the output map leave out all other tokens.
         hidden = self._hidden(model_pass)  # (B, targets, d_model)
         weight = self.model.output_weight(hidden.dtype)
         losses = token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
@@ -86,6 +87,7 @@ class DecoderScorer(Scorer):
     def target_logits(self, model_pass: ModelPass) -> LogitsOf:
         hidden = self._hidden(model_pass)
         weight = self.model.output_weight(hidden.dtype)
+        # In bf16 a probability would have two digits, and `memory` compares some that differ by thousandths.
         return lambda columns: F.linear(hidden[:, columns], weight).float()
 
     def first_choice(self, model_pass: ModelPass) -> Tensor:
@@ -121,10 +123,13 @@ class GivenModelScorer(Scorer):
         self.end_tokens = model.end_tokens
 
     def losses(self, model_pass: ModelPass, targets: Tensor, *, with_best: bool) -> TargetLosses:
-        inputs, encoding = model_pass.inputs, model_pass.encoding
         with autocast(self.precision, self.device):
             return self.model.losses(
-                inputs, targets, encoding, with_best=with_best, on_layer=model_pass.on_layer
+                model_pass.inputs,
+                targets,
+                model_pass.encoding,
+                with_best=with_best,
+                on_layer=model_pass.on_layer,
             )
 
     def target_logits(self, model_pass: ModelPass) -> LogitsOf:
@@ -146,12 +151,14 @@ class GivenModelScorer(Scorer):
         return logits[:, 0].argmax(-1).cpu()
 
     def next_token(self, text: Tensor, pos: Tensor, encoding: Encoding, past: Any) -> tuple[int, Any]:
+        # The model has kept all that came before, so only the newest token is read.
         new_tokens = text if past is None else text[:, -1:]
         with autocast(self.precision, self.device):
             step = self.model.next_logits(new_tokens, past, encoding)
         return int(step.logits[0].argmax()), step.past
 
     def for_trial(self, share: float) -> Scorer:
+        # The chunks of a pass in parts shrink with its window, else a short trial would be a single chunk.
         return GivenModelScorer(self.model.for_trial(share), self.precision, self.device)
 
 

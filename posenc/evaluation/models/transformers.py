@@ -94,6 +94,7 @@ class TransformersModel(CallableModel):
         is_placed: bool = False,
         chunk_tokens: int | None = None,
     ) -> None:
+        # A model of images and text keeps the sizes of its language model in a configuration inside of it.
         whole_config: Any = model.config
         config = whole_config.get_text_config()
         super().__init__(model, config.vocab_size, train_length)
@@ -137,6 +138,7 @@ class TransformersModel(CallableModel):
         """Return the rotation that extensions change; None if the model has none, or one that is fixed."""
         if not self.rotates or self.rotation_obstacle is not None:
             return None
+        # There is one: several modules are an obstacle, which the line above has excluded.
         (module,) = self.rotations.values()
         return ModelRotation.read(module, self.config)
 
@@ -150,6 +152,7 @@ class TransformersModel(CallableModel):
             return KnownRotary(self.shape, name, self.rotation)
         encoding = Encoding(self.shape)
         encoding.name = name  # type: ignore[misc]
+        # Past its end torch raises an IndexError on a CPU, and on a GPU the process is lost.
         encoding.ends_at = table_size(self.model)
         return encoding
 
@@ -174,6 +177,7 @@ class TransformersModel(CallableModel):
 
     def _obstacle_in_attention(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
         """Return why the parts of an extension cannot act in the attention; None if nothing prevents it."""
+        # Redistanced declares `prepare` as well, which posenc's attention function calls itself.
         parts_by_hooks = [part for part in parts if not isinstance(part, Redistanced)]
         if any(part.hooks - USABLE_HOOKS for part in parts_by_hooks):
             return Obstacle("it acts where transformers lets nothing in")
@@ -219,8 +223,10 @@ class TransformersModel(CallableModel):
 
         Raises UserError for tokens that the model does not have, NotApplicableError past its last position.
         """
+        # Without this all logits of the window are made, of which the last ones are kept.
         options = {"logits_to_keep": n_targets} if self.can_limit_logits else {}
         with self._with_encoding(encoding):
+            # Keys and values of all layers would stay in memory, and nothing reads them.
             output = self.model(self._inputs(tokens), use_cache=False, **options)
         return self.checked(output.logits[:, -n_targets:], (len(tokens), n_targets))
 
@@ -277,6 +283,7 @@ class TransformersModel(CallableModel):
                 hidden_of_chunks.append(output.last_hidden_state[:, n_before_targets:])
         # Setting the field to None would leave the keys and values in the output, which is a dictionary too.
         fields = {name: value for name, value in output.items() if name != "past_key_values"}
+        # What is left is needed for the logits, whose head reads fields of this very type.
         return type(output)(**fields), torch.cat(hidden_of_chunks, dim=1)
 
     def why_not_in_chunks(self, acting: Encoding) -> str | None:
@@ -286,6 +293,7 @@ class TransformersModel(CallableModel):
         """
         parameters = inspect.signature(type(self.model.base_model).forward).parameters
         other_layers = set(getattr(self.config, "layer_types", None) or ()) - {GLOBAL_LAYERS, LOCAL_LAYERS}
+        # Mamba and its relatives carry a state that is no list of keys and values.
         is_stateful = getattr(self.model, "_is_stateful", False) or bool(other_layers)
         by_window = [name for name in scaled_types(self.config) if name in (DYNAMIC, LONGROPE)]
         if self.model.base_model is self.model:
@@ -328,6 +336,7 @@ class TransformersModel(CallableModel):
         """
         decoder = self.model.base_model
         output_of_block = type(output)(**{**output, "last_hidden_state": hidden})
+        # The replaced decoder does not read them. Only their number must be right.
         tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
         # For several devices accelerate gives the object a `forward` of its own, which must be put back.
         forward_of_object = vars(decoder).get("forward")
@@ -351,6 +360,7 @@ class TransformersModel(CallableModel):
         handles = []
         for number, layer in enumerate(layers, start=1):
             share = number / len(layers)
+            # `share=share` binds the number of this layer. Without it all hooks would report the last one.
             handles.append(layer.register_forward_hook(lambda *_, share=share: on_layer(share)))
         try:
             yield
@@ -365,6 +375,7 @@ class TransformersModel(CallableModel):
             problem = f"the text has token {highest}, the model {self.vocab_size}"
             raise UserError("subject.tokenizer", None, problem, hint="the one that it was trained with")
         if self.bos is not None:
+            # The batch is scored against its own tokens afterwards, so BOS must not enter it.
             tokens = tokens.clone()
             tokens[:, 0] = self.bos
         if self.config.model_type == "mpt":
@@ -435,6 +446,7 @@ class TransformersModel(CallableModel):
         AttentionInterface.register(ATTENTION_NAME, attend)
         # It makes no mask where only later tokens are hidden. One for all pairs of 16,384 tokens took 1 GB.
         AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+        # As it was before this pass, since a user may have chosen `eager` for the model.
         implementation = self.model.config._attn_implementation
         self.model.set_attn_implementation(ATTENTION_NAME)
         try:
@@ -478,5 +490,6 @@ def table_size(model: nn.Module) -> int | None:
     """Return how many positions a table of learned positions has; None without one."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in TABLE_NAMES:
+            # OPT's table has two rows before position 0, and its module says so in `offset`.
             return module.num_embeddings - int(getattr(module, "offset", 0))
     return None

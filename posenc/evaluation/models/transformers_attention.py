@@ -43,10 +43,12 @@ def score_options(module: nn.Module, q: Tensor, k: Tensor, options: Mapping[str,
     for name, value in options.items():
         if isinstance(value, Tensor) and name not in KNOWN_TENSORS:
             raise NotApplicableError(f"n/a: the attention of this architecture takes {name}")
+    # Hooks take the position of a key to be its index, which is wrong for merged or kept keys.
     if k.shape[2] != q.shape[2]:
         raise NotApplicableError("n/a: the keys of this architecture are not one a token")
     scaling = options.get("scaling")
     return ScoreOptions(
+        # Some architectures do not number their layers. Then the extension acts alike in all of them.
         layer=getattr(module, "layer_idx", None) or 0,
         scale=q.shape[-1] ** -0.5 if scaling is None else scaling,
         softcap=options.get("softcap"),
@@ -87,6 +89,7 @@ def attention(
     H, S, S): where a query may see a key, or numbers to add to scores. None: it sees all earlier tokens.
     """
     length = q.shape[2]
+    # Hooks and biases have one set of keys a head, so shared keys are repeated before them.
     heads_a_key_head = q.shape[1] // k.shape[1]
     k = k.repeat_interleave(heads_a_key_head, 1)  # (B, H, S, D)
     v = v.repeat_interleave(heads_a_key_head, 1)  # (B, H, S, D)
@@ -104,10 +107,11 @@ def attention(
         # Hooks get the keys up to the block's last query. Matrix products get some more, `padded`.
         q_pos = pos[start:stop]
         k_pos = pos[:stop]
-        product = q[:, :, start:stop] @ k[:, :, :padded].mT
+        product = q[:, :, start:stop] @ k[:, :, :padded].mT  # (B, H, queries, padded)
         s = product[..., :stop].float() * options.scale  # (B, H, queries, keys)
         for part, state in zip(parts.redistanced, states, strict=True):
             s = part.scores(s, q, k, q_pos, k_pos, state, options.layer)
+        # Before temperatures and masks, in the order of transformers' own attention (Gemma 2).
         if options.softcap is not None:
             s = torch.tanh(s / options.softcap) * options.softcap
         for part in parts.acting:
@@ -119,8 +123,10 @@ def attention(
             if mask.dtype == torch.bool:
                 allowed = allowed & mask_of_block
             else:  # some architectures make a bias of it
+                # Such a bias is added after the cap, as in transformers' own attention.
                 s = s + mask_of_block
         p = _softmax(s.masked_fill(~allowed, float("-inf")), options.sinks).to(v.dtype)
+        # The keys beyond the block's last query get the weight 0, so that their values do not count.
         p = p if padded == stop else F.pad(p, (0, padded - stop))
         outputs.append(p @ v[:, :, :padded])  # (B, H, queries, D)
     return join_blocks(outputs).transpose(1, 2)

@@ -19,6 +19,7 @@ NOT_PROTOCOLS = ("base",)  # modules of this folder without a protocol
 @functools.cache
 def protocol_names() -> tuple[str, ...]:
     """Return the names of all protocols in alphabetical order."""
+    # Importing them all would take numpy and pydantic to answer `--help`.
     modules = [module.name for module in pkgutil.iter_modules(__path__)]
     return tuple(sorted(name.replace("_", "-") for name in modules if name not in NOT_PROTOCOLS))
 
@@ -30,6 +31,8 @@ def find_protocol(name: str) -> type[Protocol[Any]]:
         raise KeyError(name)
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     for value in vars(module).values():
+        # `vars` and not `getattr`, so that a helper class that inherits the name is not taken for the
+        # protocol.
         if isinstance(value, type) and vars(value).get("name") == name:
             return value
     raise TypeError(f"{module.__name__} has no class with name = {name!r}")

@@ -64,6 +64,7 @@ class Protocol(ABC, Generic[PlanT]):
     def __init__(self, settings: ProtocolSettings) -> None:
         self.settings = settings
 
+    # Not abstract: most protocols fit all windows and all texts.
     def check(self, lengths: EvalLengths) -> None:
         """Raise UserError if the settings do not fit these windows."""
 

@@ -48,6 +48,7 @@ class WatchedBlocks(Blocks):
 
     def has_far_pass(self, window: int) -> bool:
         """Tell whether the targets are scored at far positions, too: past T, if they fit into half of T."""
+        # The second half of the T tokens is the far one. A larger block would have targets in the near half.
         return window > self.context_length and 2 * self.block <= self.context_length
 
 
@@ -71,6 +72,8 @@ class Dispersion(Protocol[WatchedBlocks]):
         """Choose the blocks of fixed-target."""
         blocks = self._fixed_target().plan(request)
         return WatchedBlocks(
+            # Other than fixed-target's hash, though the targets are the same: attention makes its passes its
+            # own.
             hash=request.digest(self.name, blocks.hash),
             documents=blocks.documents,
             ends=blocks.ends,
@@ -111,6 +114,7 @@ def _far_nats(context: EvalContext, plan: WatchedBlocks, window: int) -> float |
     if not plan.has_far_pass(window):
         return None
     try:
+        # A plain mean over targets, since every block has the same number of them.
         return float(far_losses(context, plan.stops(context), window, plan.block).mean())
     except NotApplicableError:
         return None

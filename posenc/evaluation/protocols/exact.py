@@ -49,11 +49,14 @@ class TaskPlan(Plan):
         """Return the instances of a window as tokens. Raises NotApplicableError if there are too few."""
         try:
             instances = self.task.held_out(self.split, self.size(window), self.count)
+        # Small sizes have few different instances, of which training has taken a part.
         except RunError as error:
             raise NotApplicableError(f"n/a: {error}") from error
         return encoded(instances, window)
 
     def tokens(self, window: int) -> int:
+        # With `eval.generate` there are further passes, up to one for each token of an answer. They are not
+        # counted.
         return self.count * window
 
     def targets_in(self, window: int) -> int:
@@ -86,9 +89,11 @@ class Exact(Protocol[TaskPlan]):
         assert task is not None  # it was checked that the corpus is a task
         count = self.settings.instances
         base_length = request.lengths.base_length
+        # In the hash, so that a record without generated answers is not taken for one with them.
         tokens_before = "generated" if self.settings.generate else "given"
         parts: list[object] = [self.name, count, tokens_before]
         size = task.largest_size(base_length)
+        # Not even T may have room for an instance, as with tasks whose smallest instance is long.
         if size is not None:
             instances = task.held_out(request.split, size, count)
             parts.append(encoded(instances, base_length).tokens)
@@ -105,6 +110,7 @@ class Exact(Protocol[TaskPlan]):
         scores = context.scores_of_windows(instances.tokens[: plan.count], window, n_targets)
         # Chosen and not multiplied: an infinite loss of a token that nobody asked for, times 0, would be nan.
         answer_nats = np.where(is_target, scores.nats, 0.0)  # (N, targets)
+        # Positions outside of the answers may be guessed right as well, and do not count.
         is_right = scores.is_best & is_target
         counts = ExactCounts(
             size=plan.size(window),
@@ -124,6 +130,7 @@ class Exact(Protocol[TaskPlan]):
             documents=np.arange(plan.count),
             nats=answer_nats.sum(axis=1),
             targets=is_target.sum(axis=1),
+            # No bytes, so that no table shows bits per byte beside those of real text.
             bytes=np.zeros(plan.count, dtype=np.int64),
             of_text=False,
             extra={self.name: counts},

@@ -78,6 +78,7 @@ def cue_tokens(request: EvalRequest) -> int:
     split = request.store.splits[request.split]
     tokens = int(split.lengths.sum())
     text_bytes = int(request.store.bytes_between(split.starts, split.starts + split.lengths).sum())
+    # A cue of one token would be a common word, which comes again everywhere.
     return max(2, math.ceil(CUE_BYTES * tokens / max(1, text_bytes)))
 
 
@@ -94,11 +95,13 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
     n_cues = len(tokens) - cue  # runs of `cue` tokens that have a token after them
     codes = cue_codes(tokens, cue, n_cues)
     order = np.argsort(codes, kind="stable")  # equal cues become neighbours, in the order of the text
+    # Sorted and compared by numpy, since a dictionary of cues would take a step of Python for each token.
     is_repeated = codes[order[1:]] == codes[order[:-1]]
     starts = order[1:][is_repeated]  # where a cue begins that came before
     earlier = order[:-1][is_repeated]  # where it began the last time
     distance = starts - earlier
     is_far = (distance > near) & (distance + cue <= longest) & (starts + cue >= longest)
+    # The latest earlier cue alone decides: a model that copies would copy from there.
     is_copy = tokens[starts + cue] == tokens[earlier + cue]
     targets: np.ndarray = np.sort(starts[is_far & is_copy] + cue)
     return targets
@@ -111,5 +114,6 @@ def cue_codes(tokens: np.ndarray, cue: int, n_cues: int) -> np.ndarray:
     """
     codes = np.zeros(n_cues, dtype=np.uint64)
     for offset in range(cue):
+        # Unsigned numbers of numpy wrap around without a warning, which is the modulus.
         codes = codes * np.uint64(MULTIPLIER) + tokens[offset : offset + n_cues].astype(np.uint64)
     return codes

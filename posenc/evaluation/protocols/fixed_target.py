@@ -61,6 +61,7 @@ class FixedTarget(Protocol[Blocks]):
         blocks_in_document = np.maximum(0, (request.document_lengths - earliest_end) // block + 1)
         documents, ordinals = choose_blocks(blocks_in_document, max(1, request.max_targets // block))
         ends = earliest_end + block * ordinals
+        # Which tokens are scored and not how they were chosen: another max_targets may choose the same.
         digest = request.digest(self.name, block, documents, ends)
         return Blocks(hash=digest, documents=documents, ends=ends, block=block)
 
@@ -70,4 +71,5 @@ class FixedTarget(Protocol[Blocks]):
 
 def block_size(target_fraction: float, base_length: int) -> int:
     """Return how many targets a block of fixed-target has."""
+    # A short T and a small fraction would give a block of no tokens.
     return max(1, round(target_fraction * base_length))

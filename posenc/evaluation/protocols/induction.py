@@ -66,6 +66,7 @@ class Induction(Protocol[Sequences]):
     def plan(self, request: EvalRequest) -> Sequences:
         """Draw the sequences, which depend on the tokens of the training split and on T alone."""
         symbols = frequent_tokens(request.store.train_counts())
+        # Every second one and not the first half, so that both halves have letters, digits and signs.
         sequence_symbols = symbols[::2]
         filler_symbols = symbols[1::2]
         size = min(max(2, request.lengths.base_length // 4), len(sequence_symbols))  # m
@@ -91,6 +92,7 @@ class Induction(Protocol[Sequences]):
             raise NotApplicableError(f"n/a: two copies of {size} tokens do not fit into {window}")
         filler = plan.filler[:, plan.filler.shape[1] - gap :]  # (N, gap), also where the gap is 0
         windows = np.concatenate([plan.copies, filler, plan.copies], axis=1)  # (N, W + 1)
+        # Not by the cache of passes: no other protocol scores these windows.
         nats = context.window_losses(windows.__getitem__, count, window, size - 1)  # (N, m - 1)
         return LossSums(
             documents=np.arange(count),
@@ -108,5 +110,6 @@ def frequent_tokens(counts: np.ndarray) -> np.ndarray:
     """Return the tokens that are frequent enough for symbols, by counts (V,); all tokens if these are < 4."""
     symbols = np.flatnonzero(counts >= max(1.0, RAREST * counts.sum()))
     if len(symbols) < 4:
+        # Each half needs two symbols at least, or a sequence could not vary.
         return np.arange(len(counts))
     return symbols

@@ -50,6 +50,7 @@ SETTING = "eval.key_tokens"
 class ReferenceTargets(BaseModel):
     """What targets a reference was made for: it applies to exactly these."""
 
+    # Strict, since a file in a run directory may have been written by hand.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     fingerprint: str
@@ -90,6 +91,7 @@ class KeyBlocks(Blocks):
     @property
     def passes_key(self) -> Hashable:
         """Return that of fixed-target, whose passes it shares."""
+        # Not the plan's own hash, which also covers the keys and so differs from fixed-target's.
         return self.blocks_hash, None
 
 
@@ -134,6 +136,7 @@ class KeyTokens(Protocol[KeyBlocks]):
         if is_key is None:
             is_key = np.zeros((len(blocks.ends), blocks.block), dtype=bool)
         return KeyBlocks(
+            # The keys are in it, since another reference chooses other tokens of the same blocks.
             hash=request.digest(self.name, blocks.hash, is_key),
             documents=blocks.documents,
             ends=blocks.ends,
@@ -170,6 +173,7 @@ def find_keys(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.n
     stops = blocks.stops(context)
     near_nats = context.text_losses(stops, near, blocks.block)  # (N, block)
     far_nats = context.text_losses(stops, far, blocks.block)  # (N, block)
+    # The second condition leaves out tokens that stay a surprise: there the far text helped by chance.
     is_key: np.ndarray = (near_nats - far_nats > GAIN) & (far_nats < CLEAR)
     return is_key
 
@@ -219,6 +223,7 @@ def stored_keys(run: str | None, blocks: Blocks) -> np.ndarray | None:
 
 def packed_keys(is_key: np.ndarray) -> str:
     """Pack is_key (N, block) as `Reference.keys` holds it; `unpacked_keys` undoes it."""
+    # Most bits are 0, so zlib makes a few hundred bytes of 30,384 targets.
     bits = np.packbits(is_key).tobytes()
     return base64.b64encode(zlib.compress(bits, level=9)).decode()
 
@@ -231,6 +236,7 @@ def unpacked_keys(run: str | None, reference: Reference, shape: tuple[int, int])
     except (ValueError, zlib.error) as error:
         raise UserError(SETTING, run, f"its keys are damaged ({error})") from error
     bits = np.frombuffer(content, dtype=np.uint8)
+    # `unpackbits` would fill up what is missing with zeros and leave key tokens out in silence.
     if len(bits) != math.ceil(count / 8):
         raise UserError(SETTING, run, f"its keys are damaged ({len(bits)} bytes for {count} targets)")
     return np.unpackbits(bits, count=count).astype(bool).reshape(shape)

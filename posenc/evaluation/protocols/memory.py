@@ -91,6 +91,7 @@ class Memory(Protocol[ComparedBlocks]):
 
     def shorter_windows(self, lengths: EvalLengths) -> tuple[int, ...]:
         """Return the windows w in tokens, ascending. T is always among them."""
+        # T must be there: what comes in from T on is what extrapolation is about.
         return tuple(sorted({lengths.context_length, *self._windows_asked_for(lengths)}))
 
     def _windows_asked_for(self, lengths: EvalLengths) -> set[int]:
@@ -133,6 +134,7 @@ class Memory(Protocol[ComparedBlocks]):
             window=shorter,
             variation=compared.variation.mean(axis=(1, 2)).tolist(),
             variation_ci95=[interval_of(context, plan, variation) for variation in compared.variation],
+            # Apart from the losses, since the two may be large and cancel each other in a mean.
             gained=np.maximum(compared.gain, 0).mean(axis=(1, 2)).tolist(),
             lost=np.maximum(-compared.gain, 0).mean(axis=(1, 2)).tolist(),
         )
@@ -144,5 +146,7 @@ class Memory(Protocol[ComparedBlocks]):
 
 def interval_of(context: EvalContext, plan: Blocks, values: np.ndarray) -> JsonInterval | None:
     """Return the 95% interval, over documents, of the mean of values (N, block), one for each target."""
+    # By the sums of losses, whose places the variations take, so that intervals are made over the same
+    # groups.
     sums = plan.sums(context, values.sum(axis=1)).for_record(context.store.splits[context.split])
     return ratio_interval(sums.nats, sums.targets, sums.groups)

@@ -49,6 +49,7 @@ REVISION = 1  # of the targets, in their hash
 SEED = 2404  # of words and places; not the training seed, so that all runs see the same
 MOST_WORDS = 512
 LEAST_WORDS = 64  # with fewer single tokens, words are made up
+# Tokenizers mark a space before a word by itself, by `▁` (SentencePiece) or by `Ġ` (bytes as letters).
 WORD = re.compile(r"[ ▁Ġ]?[a-z]{4,8}")
 BEFORE_KEY = "\nThe word for"
 AFTER_KEY = " is"
@@ -129,8 +130,10 @@ class NeedleTexts(Plan):
 
     def questions_in(self, window: int) -> list[Question]:
         """Return the questions that can be asked in a window: those that leave half of it to the text."""
+        # Without a text there are no values, whose shape the lengths below are read from.
         if not len(self.ends):
             return []
+        # With more sentences than text the window would be a list and no text with needles.
         least_text = window // 2
         questions = []
         for question in self.questions:
@@ -187,6 +190,7 @@ class Needle(Protocol[NeedleTexts]):
         count = len(ends)
         most_keys = max(settings.keys)
         most_words = words_in_window(settings)
+        # Not by the run's seed, so that one set of windows serves all models with this tokenizer.
         seed = seed_for(SEED, self.name)
         draws = raw_draws(count * len(vocabulary.words), seed, 0).reshape(count, -1)
         drawn_words = permutations(draws)[:, :most_words]  # no word twice in a window
@@ -307,6 +311,7 @@ def _single_tokens(tokenizer: Tokenizer) -> list[list[int]]:
     words: list[list[int]] = []
     for token in range(tokenizer.vocab_size):
         text = tokenizer.decode([token])
+        # Decoded and encoded again: some tokens are never made of text, since merges prefer others.
         if WORD.fullmatch(text) and tokenizer.encode(f" {text.strip()}") == [token]:
             words.append([token])
             if len(words) == MOST_WORDS:
@@ -322,6 +327,7 @@ def _made_up(tokenizer: Tokenizer) -> list[list[int]]:
     for letters in every_97th:
         tokens = tokenizer.encode(f" {''.join(letters)}")
         by_length[len(tokens)].append(tokens)
+    # Answers of different lengths could not stand at the same columns of all windows.
     return max(by_length.values(), key=len)
 
 

@@ -46,6 +46,7 @@ class Positions(Protocol[Spans]):
 
     def windows(self, lengths: EvalLengths) -> Sequence[int]:
         """Return the longest window alone."""
+        # The curve over positions shows all shorter lengths, so no further pass is needed.
         return [lengths.longest]
 
     def plan(self, request: EvalRequest) -> Spans:
@@ -98,6 +99,7 @@ def curve_of(nats: np.ndarray, level_nats: np.ndarray, units: np.ndarray, contex
     """
     edges = bin_edges(context_length, nats.shape[1])
     bins = list(itertools.pairwise(edges))  # positions start .. stop - 1
+    # For each span its own level, so that a span of difficult text does not widen the interval of a rise.
     level = level_nats.mean(axis=1)  # (N,)
     # Column p - 1 is the target at position p: the first one of a span has a token before it.
     bin_means = [nats[:, start - 1 : stop - 1].mean(axis=1) for start, stop in bins]  # (N,) each
@@ -130,6 +132,7 @@ def slope_past(
         return None, None
     centred = positions - positions.mean()
     squares = np.full(len(nats), float(np.sum(centred**2)))  # (N,)
+    # Centred positions add up to 0, so the mean loss of a span cancels and no intercept is needed.
     products = nats[:, context_length:] @ centred  # (N,)
     slope = float(products.sum() / squares.sum())
     return slope, _interval(products, squares, units)
@@ -140,6 +143,7 @@ def first_break(
 ) -> int | None:
     """Return the start of the first bin past T whose interval of the rise lies entirely above BREAK."""
     for start, interval in zip(edges[:-1], intervals, strict=True):
+        # None stands for too few documents to make an interval, so that nothing is sure there.
         if start > context_length and interval is not None and interval[0] > BREAK:
             return start
     return None
@@ -151,6 +155,7 @@ def bin_edges(context_length: int, window: int) -> list[int]:
     Bins end at T/2, T, 2T, ... and at up to three positions between each pair of these. Positions are rounded
     to whole tokens, and empty bins are left out.
     """
+    # Enough octaves from T down to position 1 and up to the window. What lies outside is left out below.
     octaves = math.ceil(math.log2(max(context_length, window)) + 1)
     steps = range(-BINS_PER_OCTAVE * octaves, BINS_PER_OCTAVE * octaves + 1)
     last_positions = {round(context_length * 2 ** (step / BINS_PER_OCTAVE)) for step in steps}

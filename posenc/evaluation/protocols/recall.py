@@ -112,6 +112,7 @@ class PlantedTexts(Plan):
         size = self.pair_length
         last_place = window - self.cue_length  # where the asked cue comes again
         asked_place = last_place - distance
+        # In steps of a pair's length from the asked pair, so that no two pairs overlap.
         places = np.arange(asked_place % size, last_place - size + 1, size)
         return places[places != asked_place]
 
@@ -119,6 +120,7 @@ class PlantedTexts(Plan):
         """Return in how many windows a question is asked: in the first ones of the plan."""
         count = len(self.ends)
         trained_pairs = self.questions[0].pairs
+        # Tables show recall at the farthest distance of a window, so it needs the narrowest interval.
         farthest = max(fitting.distance for fitting in self.questions_in(window))
         is_farthest = question == RecallQuestion(farthest, trained_pairs)
         if window <= self.train_length or is_farthest:
@@ -155,6 +157,7 @@ class Recall(Protocol[PlantedTexts]):
         distances = set()
         for distance in self.settings.recall.distances:
             if isinstance(distance, str):
+                # At distance 1 the value would stand where the cue comes again.
                 distances.add(max(2, nearest_length(key, distance, lengths.base_length)))
             else:
                 distances.add(check_whole(key, distance, least=2, most=LONGEST_CONTEXT))
@@ -188,6 +191,7 @@ class Recall(Protocol[PlantedTexts]):
         if request.plant is None:
             return no_texts(request)
         plant = plant_of(self.asked_plant(request.plant), request.store)
+        # The encoding is not in the seed, so that all encodings of a seed are asked the same.
         seed = seed_for(request.seed, self.name, self.settings.recall.draw)
         documents, ends = draw_texts(request, self.settings.recall.windows, seed)
         questions = self.questions(request.lengths, plant.settings.pairs)
@@ -223,6 +227,7 @@ class Recall(Protocol[PlantedTexts]):
         distances = self.distances(lengths)
         near_distances = [distance for distance in distances if distance <= lengths.base_length / 2]
         probed_distance = max(near_distances, default=min(distances))
+        # That number has been asked at every distance already.
         other_numbers = sorted({*self.settings.recall.pairs} - {trained_pairs})
         questions = [RecallQuestion(distance, trained_pairs) for distance in distances]
         questions += [RecallQuestion(probed_distance, pairs) for pairs in other_numbers]
@@ -230,6 +235,7 @@ class Recall(Protocol[PlantedTexts]):
 
     def measure(self, context: EvalContext, plan: PlantedTexts, window: int) -> LossSums:
         """Ask every question that fits into the window. Raises NotApplicableError if none does."""
+        # A model without planted pairs has no texts, as `plan` says.
         count = len(plan.ends)
         if count == 0:
             raise NotApplicableError("n/a: recall is of a model trained with data.plant, on its own corpus")
@@ -297,6 +303,7 @@ def draw_texts(request: EvalRequest, count: int, seed: int) -> tuple[np.ndarray,
     # in random order, and from the beginning again if there are more windows than documents
     order = permutations(raw_draws(len(eligible), seed_for(seed, "documents"), 0))
     documents = eligible[order[np.arange(count) % len(eligible)]]
+    # Unsigned like the draws: numpy turns a mixture of int64 and uint64 into floats.
     n_ends = ends_of_documents[documents].astype(np.uint64)
     ordinals = raw_draws(count, seed_for(seed, "ends"), 0) % n_ends
     return documents, request.lengths.longest + 1 + ordinals.astype(np.int64)
@@ -307,6 +314,7 @@ def draw_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw cues (N, pairs, cue_length) and values (N, pairs). Cues that occur in the text are taken last."""
     raw = raw_draws(len(ends) * (plant.cue_draws + pairs), seed_for(seed, "pairs"), 0)
+    # The highest bit is cleared, so that it can mark draws below.
     raw = raw.reshape(len(ends), -1) >> np.uint64(1)  # (N, draws), all below IN_TEXT
     cue_draws, value_draws = np.split(raw, [plant.cue_draws], axis=1)
     for row, (document, end) in enumerate(zip(documents, ends, strict=True)):
@@ -321,6 +329,7 @@ def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: 
     distance, pairs = question
     stops = context.document_starts[plan.documents] + plan.ends
     texts = [context.store.tokens[stop - window - 1 : stop] for stop in stops]
+    # These are copies of the text, so pairs can be written over them.
     tokens = np.stack(texts).astype(np.int64)  # (N, W + 1)
     count = len(tokens)
     free = plan.free_places(window, distance)
@@ -329,6 +338,7 @@ def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: 
     other_places = free[order[:, : pairs - 1]]  # (N, pairs - 1)
     last_place = np.full((count, 1), window - plan.cue_length)
     places = np.concatenate((last_place - distance, other_places), axis=1)  # (N, pairs)
+    # The first ones of the most pairs, so that the asked pair is the same with every number of pairs.
     cues = plan.cues[:, :pairs]
     values = plan.values[:, :pairs]
     write_pairs(tokens, places, cues, values, plan.end)

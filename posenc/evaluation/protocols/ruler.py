@@ -78,6 +78,7 @@ class RulerPlan(Plan):
             return not self._fits(sample, window)
 
         largest_size = len(self.essays) if TASKS[name].haystack == "essays" else window
+        # A prompt grows with its haystack, so a search by halves finds the largest in about 15 encodings.
         sizes = range(1, largest_size + 1)
         size = bisect.bisect_left(sizes, True, key=is_too_long)  # the largest that fits; 0: none
         if size == 0:
@@ -87,6 +88,7 @@ class RulerPlan(Plan):
     def _fits(self, sample: Sample, window: int) -> bool:
         """Tell whether a prompt leaves room for a BOS token and for what the model writes."""
         prompt_length = len(self.tokenizer.encode(sample.prompt))
+        # Below and not at most: the place that is left is for a BOS token.
         return prompt_length + NEW_TOKENS < window
 
     def tokens(self, window: int) -> int:
@@ -189,7 +191,10 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
     from posenc.evaluation.generation import inputs_of_whole_windows, write_text
     from posenc.evaluation.passes import WindowInputs
 
+    # BOS goes before the prompt here, since the window is not cut from a text whose first token it could
+    # replace.
     prompt = [*context.scorer.first_tokens, *tokenizer.encode(sample.prompt)]
+    # A space comes first, as in text, because the prompt ends with a word.
     right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
     text = np.array([*prompt, *right_answer], dtype=np.int64)
     # The right answer is scored with the encoding and the positions that the model would write it with: those
@@ -205,6 +210,7 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
         def has_all_answers(tokens: list[int]) -> bool:
             return sample.count_found(tokenizer.decode(tokens)) == n_answers
 
+        # Once all values are written the rest cannot change the count, so it is not waited for.
         written = write_text(context, prompt, NEW_TOKENS, writing, has_all_answers)
         correct = sample.count_found(tokenizer.decode(written))
     return Answer(float(scores.nats.sum()), len(right_answer), correct)

@@ -36,6 +36,7 @@ class SteppedSpans(Spans):
     stride: int
 
     def tokens(self, window: int) -> int:
+        # Near the beginning of a document windows are shorter. The estimate takes them for whole ones.
         steps = math.ceil(self.block / self.stride)
         return len(self.documents) * steps * window
 
