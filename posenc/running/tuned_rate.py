@@ -37,6 +37,7 @@ class Trials:
     @property
     def best(self) -> float:
         """Return the rate with the lowest mean loss."""
+        # A mean over seeds, since by a single seed luck could choose.
         means = {rate: sum(losses) / len(losses) for rate, losses in self.losses.items()}
         return min(means, key=lambda rate: means[rate])
 
@@ -48,6 +49,7 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
     tried, and for a seed that the rates were chosen by.
     """
     train = settings.train.with_changes(lr=ANY_RATE)
+    # `tuned` is no number, and a plan needs one.
     run = planned_run(settings.with_changes(train=train))
     folder = expanded(settings.runs_dir) / TUNING
     runs = load_runs([str(folder)]) if is_folder(folder) else []

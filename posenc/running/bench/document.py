@@ -130,6 +130,7 @@ def measure_all(
         cases_of_tables.setdefault(case.title, []).append(case)
     rows: list[BenchRow] = []
     with progress_line("measured", len(cases)) as progress:
+        # Ratios mean something only between rows of one size, length, batch and precision.
         for title, table_cases in cases_of_tables.items():
             base = table_cases[0]
             for case in table_cases:
@@ -178,6 +179,7 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
 
 def _mfu(case: BenchCase, model: Decoder, training: Figures) -> Mfu | None:
     """Return the MFU of a training; None if it was not timed, or the peak of the device is not known."""
+    # Only a GPU with a data sheet has one.
     peak = peak_flops(case.step.device, case.step.precision)
     if training.timing is None or peak is None:
         return None
@@ -208,6 +210,7 @@ def describe_machine(device: torch.device) -> Machine:
 
 def _processor() -> str:
     """Return the processor's model, or at least its architecture."""
+    # platform.processor() is often empty on Linux.
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.M)
