@@ -165,8 +165,8 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     evaluation = job.evaluation
     bytes_a_token = job.bytes_a_token
     if bytes_a_token is None:
-        # A plan that has measured it already hands it on, since it takes the tokenizer and a sample of the
-        # text.
+        # A plan that has measured it already hands it on, since it
+        # takes the tokenizer and a sample of the text.
         bytes_a_token = measured_bytes_a_token(job.corpus_facts, job.tokenizer, evaluation.split)
     store = store_of_lengths(job.corpus_facts, job.tokenizer, bytes_a_token)
     model = job.given_model or build_outline(
@@ -245,8 +245,8 @@ def _cell_estimates(
         try:
             inputs = inputs_given(encoding, cell.window, targets_in_window)
         except NotApplicableError as error:
-            # Such a cell is no error: the evaluation notes the reason in place of a number, and so does the
-            # dry run.
+            # Such a cell is no error: the evaluation notes the reason in
+            # place of a number, and so does the dry run.
             estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue
         seconds = _cell_seconds(cell, rates, inputs) if makes_passes else 0.0

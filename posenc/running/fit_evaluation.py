@@ -139,8 +139,8 @@ def fit_to_time(
     them open. The choice is kept in the cache, for models with this key: it names what decides the time of a
     pass, and is known before weights are read.
     """
-    # All that the choice depends on, but the machine's load: another answer a minute later would be other
-    # targets.
+    # All that the choice depends on, but the machine's load: another
+    # answer a minute later would be other targets.
     key = [
         list(model_key),
         job.settings.encoding.name,

@@ -246,8 +246,8 @@ def _safetensors_files(folder: Path) -> list[Path]:
     if single.is_file() or not index.is_file():
         return [single]
     try:
-        # The files of the index alone: a folder may hold the same weights a second time, which then count
-        # twice.
+        # The files of the index alone: a folder may hold the same
+        # weights a second time, which then count twice.
         file_of_weight = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return [folder / name for name in sorted(set(file_of_weight.values()))]
     except DAMAGES:
@@ -434,8 +434,8 @@ def _code_files(checkpoint: HfCheckpoint) -> list[Path]:
     folders = {expanded(checkpoint.path)}
     if not checkpoint.is_local:
         classes = [_model_class(import_transformers("subject"), checkpoint), type(checkpoint.config)]
-        # A checkpoint may bring code for its model and take its configuration from transformers, or the
-        # reverse.
+        # A checkpoint may bring code for its model and take its
+        # configuration from transformers, or the reverse.
         remote_classes = [cls for cls in classes if cls.__module__.startswith(REMOTE_CODE)]
         folders = {Path(inspect.getfile(cls)).parent for cls in remote_classes}
     files = [file for folder in folders for file in folder.rglob("*.py")]

@@ -47,8 +47,8 @@ def locked(
         try:
             lock.acquire(timeout=seconds)
         except Timeout:
-            # The file outlives its writer, so the name may be that of an earlier holder. It is only for the
-            # message.
+            # The file outlives its writer, so the name may be that of an
+            # earlier holder. It is only for the message.
             holder = holder_of(directory, name)
             if not waits:
                 problem = f"{visible(directory)} is being written by another process ({holder})"

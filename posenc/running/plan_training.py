@@ -111,8 +111,8 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     _check_place(settings)
     check_tracking(settings.tracking)
     check_tokenizer(settings.tokenizer)
-    # Positions at random have an end. Without this check a run would fail in its evaluation, after the
-    # training.
+    # Positions at random have an end. Without this check a run would
+    # fail in its evaluation, after the training.
     check_positions_reach(step.outline, evaluation.lengths.longest)
     if settings.data.plant is not None:
         # pairs must fit the shortest windows
@@ -182,8 +182,8 @@ def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:
 
 def _resolved(settings: RunSettings, evaluation: Evaluation) -> RunSettings:
     """Return the settings as the run stores them: paths are absolute, the evaluation is complete."""
-    # An absolute path means the same from every folder. A relative one would be another text in another
-    # folder.
+    # An absolute path means the same from every folder. A relative
+    # one would be another text in another folder.
     return settings.with_changes(
         data=named_data(absolute_data(settings.data)),
         tokenizer=absolute_tokenizer(settings.tokenizer),

@@ -37,8 +37,8 @@ def _fault_of_the_code(error: BaseException) -> RunError:
 
 def _fault_of_the_machine(error: BaseException) -> RunError | None:
     """Return the error to show if the machine lacks something, rather than posenc being wrong."""
-    # Errors of posenc's own files are worded where they arise, so one that names a file is a fault of the
-    # code.
+    # Errors of posenc's own files are worded where they arise, so
+    # one that names a file is a fault of the code.
     if isinstance(error, OSError) and not error.filename:
         if error.errno in (errno.ENOSPC, errno.EPIPE):
             return RunError(f"cannot write the output: {error.strerror}")

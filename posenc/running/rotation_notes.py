@@ -60,8 +60,8 @@ def _has_equal_temperatures(settings: RopeSettings) -> bool:
 
 def _scales_logits(checkpoint: HfCheckpoint) -> bool:
     """Tell whether the attention multiplies its logits by more than D^-1/2, as DeepSeek's does by mscale."""
-    # The modules are asked, and not the name: DeepSeek multiplies by the temperature, Qwen2 with the same
-    # settings does not.
+    # The modules are asked, and not the name: DeepSeek multiplies by the
+    # temperature, Qwen2 with the same settings does not.
     for module in outline_of(checkpoint).modules():
         head_dim = getattr(module, "qk_head_dim", None) or getattr(module, "head_dim", None)
         scaling = getattr(module, "scaling", None)

@@ -133,8 +133,8 @@ def recorded_status(directory: Path, stop: StopFlag, **facts: object) -> Iterato
             reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
         if status != DIVERGED:
             with contextlib.suppress(OSError, RunError):  # a full disk must not hide the first reason
-                # The whole text, with the traceback, goes to log.txt. Lists of runs have one line for the
-                # reason.
+                # The whole text, with the traceback, goes to log.txt.
+                # Lists of runs have one line for the reason.
                 write_status(directory, status, reason=reason.partition("\n")[0])
         raise
 

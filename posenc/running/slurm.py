@@ -59,8 +59,8 @@ def launch(
     """
     # A run lies in RUNS_DIR/EXPERIMENT/NAME. Runs that are measured may lie in several folders.
     runs_dir = tasks[0].directory.parents[1] if command == "train" else Path("runs")
-    # The jobs belong to Slurm once they are submitted, so the flag is never guarded: nothing is to be saved
-    # here.
+    # The jobs belong to Slurm once they are submitted, so the flag is
+    # never guarded: nothing is to be saved here.
     with initialize_hydra(line.config_dir) as search_overrides, StopFlag() as stop:
         overrides = [*search_overrides, *deciding_overrides(line)]
         if command == "train":  # the launcher writes its files there

@@ -104,8 +104,8 @@ def _run_in_directory(
         # A finished run may be measured again with other `eval` settings. Until that has succeeded, its
         # status stays finished, and config.yaml keeps the old settings.
         is_trained = processes.first(lambda: run_directory.was_finished(directory))
-        # Until here a signal may strike anywhere, also while the process waits for the lock: nothing is to be
-        # saved.
+        # Until here a signal may strike anywhere, also while the process
+        # waits for the lock: nothing is to be saved.
         stop.guard()
         # It goes by the status `diverged`, which `running` replaces below.
         run_directory.forget_diverged(directory)
@@ -137,8 +137,8 @@ def _train_and_measure(
         with compiled_blocks(model, training.compile and compiler_works(job.device)):
             trained = _train(job, training, model, store, tracker, invocation, stop)
         if trained.status == DIVERGED:
-            # It is written here, where the reason and the step are known. `recorded_status` leaves such a run
-            # alone.
+            # It is written here, where the reason and the step are known.
+            # `recorded_status` leaves such a run alone.
             run_directory.write_status(directory, DIVERGED, reason=trained.reason, step=trained.so_far.step)
             hint = "nothing was averaged in; try a smaller train.lr"
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
@@ -167,8 +167,8 @@ def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
     longest = evaluation.lengths.longest
     notes = corpus_notes(job.corpus_facts, evaluation.split, longest, job.settings.context_length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
-        # What was left out when a corpus was read is true of every run on it, so it is no warning about this
-        # one.
+        # What was left out when a corpus was read is true of every run
+        # on it, so it is no warning about this one.
         level = logging.INFO if note in job.corpus_facts.notes else logging.WARNING
         log.log(level, "%s", note)
 
@@ -251,8 +251,8 @@ def _validation_plan(settings: RunSettings, training: Training, store: TokenStor
     """Return which windows are validated while training, and how often; None for none."""
     every = settings.train.validate_every
     if every == AUTO:
-        # It follows from the number of steps and not from a clock. So a resumed run validates after the same
-        # steps.
+        # It follows from the number of steps and not from a clock. So a
+        # resumed run validates after the same steps.
         every = automatic_interval(training.steps, settings.train.log_every)
     assert not isinstance(every, str)
     plan = plan_validation(

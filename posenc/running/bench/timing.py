@@ -88,8 +88,8 @@ def time_in_turns(work: Work, base: Work, repeats: int) -> Timing:
         else:
             seconds.append(work.seconds(calls))
             base_seconds.append(base.seconds(calls))
-    # The pace of a machine changes by 1.5 within an hour (docs/log.md). The ratio of a pair hardly feels
-    # that.
+    # The pace of a machine changes by 1.5 within an hour
+    # (docs/log.md). The ratio of a pair hardly feels that.
     low, middle, high = _quartiles([a / b for a, b in zip(seconds, base_seconds, strict=True)])
     return Timing(
         seconds=seconds,

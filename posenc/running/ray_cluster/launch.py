@@ -376,7 +376,9 @@ class RaySweep:
         on_its_node = self._on(end.node)
         remove = self.ray.remote(remove_own).options(
             # It asks for no core: all of the node's may be busy with jobs.
-            num_cpus=0, scheduling_strategy=on_its_node, max_retries=0
+            num_cpus=0,
+            scheduling_strategy=on_its_node,
+            max_retries=0,
         )
         with suppress(Exception):  # the node may be gone
             self.ray.get(remove.remote(task.order.run))

@@ -33,8 +33,8 @@ def end_line(task: SweepTask, outcome: TaskOutcome, seconds: float) -> str:
     """Return the line of a task that has ended: its losses and the time it took, or what went wrong."""
     if outcome.state != FINISHED:
         return f"{task.name}: {outcome.text}"
-    # A run may be measured by several tasks of `posenc eval`, so its directory does not tell what this one
-    # did.
+    # A run may be measured by several tasks of `posenc eval`, so its
+    # directory does not tell what this one did.
     losses = "" if task.evaluation is None else losses_text(task.directory)
     if losses:
         return f"{task.name}: finished, {losses}; {clock(seconds)}"

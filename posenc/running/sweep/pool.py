@@ -165,8 +165,8 @@ class WorkerPool:
         if not os.environ.get(THREADS):  # the user's own number of threads stays
             share[THREADS] = str(task.threads)
         slot = None
-        # `cuda:1` is the user's own choice. Among the visible GPUs its number would name another one, or
-        # none.
+        # `cuda:1` is the user's own choice. Among the visible GPUs
+        # its number would name another one, or none.
         if task.device == "cuda" and not self.slots.empty():
             slot = self.slots.get()
             share[GPUS] = slot.gpu

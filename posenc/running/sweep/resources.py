@@ -44,8 +44,8 @@ def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
-    # torch counts what CUDA accepts. Of a list with a name that does not exist, CUDA shows only the GPUs
-    # before it.
+    # torch counts what CUDA accepts. Of a list with a name that does
+    # not exist, CUDA shows only the GPUs before it.
     count = torch.cuda.device_count()
     names = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
     if names:
