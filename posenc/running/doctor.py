@@ -100,7 +100,8 @@ def torch() -> Iterator[Finding]:
     if device.type == "cuda":
         device_text += f" {torch.cuda.get_device_name(device)}"
     # A torch that was built for GPUs finds none. Trainings work all the same, at the speed of a CPU.
-    level: Level = "note" if gpu_build and device.type == "cpu" else "ok"
+    lacks_gpu = bool(gpu_build) and device.type == "cpu"
+    level: Level = "note" if lacks_gpu else "ok"
     advice = "nvidia-smi says whether there is a driver; CUDA_VISIBLE_DEVICES may hide devices"
     yield Finding("device=auto", level, device_text, advice)
     yield Finding("train.precision=auto", "ok", resolve_precision("auto", device))
@@ -128,7 +129,8 @@ def _threads(threads: int) -> Finding:
     if load is not None:
         text += f"; other processes keep {load.used_by_others:.1f} busy"
         slower = load.note(threads)
-    level: Level = "note" if slower or threads > cores else "ok"
+    is_slow = slower is not None or threads > cores
+    level: Level = "note" if is_slow else "ok"
     advice = slower or f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
     return Finding("threads", level, text, advice)
 
@@ -180,7 +182,8 @@ def network() -> Iterator[Finding]:
     has_key = log_in()
     key_text = "key found" if has_key else "key not found"
     mode = requested_mode() or "online"
-    level: Level = "ok" if has_key and mode == "online" else "note"
+    sends_runs = has_key and mode == "online"
+    level: Level = "ok" if sends_runs else "note"
     advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
     yield Finding("W&B", level, f"{key_text}; {host()}, mode {mode}", advice)
 

@@ -177,7 +177,8 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     as_trained = eval_context(job, model, store)
     # A given model may be a function whose width nobody knows, so a product of one common size is timed.
     is_given = isinstance(model, CallableModel)
-    rows = min(batch_tokens, ROWS_OF_GIVEN if is_given else MOST_TIMED_ROWS)
+    most_rows = ROWS_OF_GIVEN if is_given else MOST_TIMED_ROWS
+    rows = min(batch_tokens, most_rows)
     rates = measure_rates(job.device, as_trained.precision, _width(model), rows, threads)
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
     context = dataclasses.replace(as_trained, extension=extension)
@@ -186,11 +187,16 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     most_targets = max((cell.plan.targets_in(cell.window) for cell in planned), default=1)
     has_exact_targets = job.tokenizer.name == "bytes"
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
+    tries = 0
+    tuning_seconds = 0.0
+    if extension is not None:
+        tries = evaluation.tries
+        tuning_seconds = _tuning_seconds(job, context, request, rates)
     return EvaluationEstimate(
         parameters=parameters,
         cells=_cell_estimates(planned, rates, stored),
-        tries=evaluation.tries if extension is not None else 0,
-        tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
+        tries=tries,
+        tuning_seconds=tuning_seconds,
         memory=_evaluation_memory(
             model, as_trained.precision, parameters, batch_tokens, request.lengths.windows, most_targets
         ),

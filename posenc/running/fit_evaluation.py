@@ -170,7 +170,8 @@ def _fit(job: Job, limits: FitLimits) -> Fit:
         beyond = [window for window in windows if window > length]
         # without one length beyond T there is nothing to extrapolate to
         is_last = not limits.has_open_lengths or len(beyond) <= 1
-        fit = _fit_counts(job, limits, windows, least_windows=1 if is_last else ENOUGH_WINDOWS)
+        least_windows = 1 if is_last else ENOUGH_WINDOWS
+        fit = _fit_counts(job, limits, windows, least_windows)
         if is_last or fit.minutes <= limits.max_minutes:
             return fit
         # The longest length goes first: its windows cost most, and each needs a document of its length.

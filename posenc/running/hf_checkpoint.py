@@ -385,8 +385,8 @@ def outline_digest(checkpoint: HfCheckpoint) -> str:
     # These decide the sizes and the tokens. Of the weights their sizes are enough: a plan needs no values.
     texts = [folder / name for name in ("config.json", "tokenizer.json")]
     digests = [sha256_of_file(file) for file in texts if file.is_file()]
-    weights = sorted(file for pattern in WEIGHT_FILES for file in folder.glob(pattern))
-    return digest_of([digests, [[file.name, file.stat().st_size] for file in weights]])
+    sizes = [[file.name, file.stat().st_size] for file in _weight_files(folder)]
+    return digest_of([digests, sizes])
 
 
 def id_of_weights(checkpoint: HfCheckpoint) -> str:
@@ -399,12 +399,20 @@ def id_of_weights(checkpoint: HfCheckpoint) -> str:
         commit = getattr(checkpoint.config, "_commit_hash", None)
         return " ".join([checkpoint.path, str(commit), *code_digests])
     folder = expanded(checkpoint.path)
-    files = [file for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
     # The same weights with another rotation in config.json are another model.
     sha = hashlib.sha256(folder.joinpath("config.json").read_bytes())
-    for digest in (*map(_digest_of_weights, sorted(files)), *code_digests):
+    digests = [_digest_of_weights(file) for file in _weight_files(folder)]
+    for digest in (*digests, *code_digests):
         sha.update(bytes.fromhex(digest))
     return sha.hexdigest()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights in a folder, in the order of their paths, which a digest needs."""
+    files: list[Path] = []
+    for pattern in WEIGHT_FILES:
+        files += folder.glob(pattern)
+    return sorted(files)
 
 
 def _digest_of_weights(file: Path) -> str:

@@ -97,7 +97,8 @@ def _unscaled_rotation(values: Mapping[str, Any]) -> dict[str, Any] | None:
     if not isinstance(rotation, dict) or rotation.get("rope_type") != "default":
         return None
     base = rotation.get("rope_theta")
-    return rotation if isinstance(base, Real) and not isinstance(base, bool) else None
+    is_number = isinstance(base, Real) and not isinstance(base, bool)
+    return rotation if is_number else None
 
 
 def _is_readable(tokenizer_file: Path) -> bool:

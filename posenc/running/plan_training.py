@@ -201,5 +201,6 @@ def _as_begun(run: PlannedRun, asked_precision: str) -> PlannedRun:
     if asked_precision != "auto" or is_folder(run.directory):
         return run
     precision_here = run.settings.train.precision
-    other = run.in_precision("fp32" if precision_here == "bf16" else "bf16")
+    other_precision = "fp32" if precision_here == "bf16" else "bf16"
+    other = run.in_precision(other_precision)
     return other if is_folder(other.directory) else run

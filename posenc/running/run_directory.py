@@ -149,7 +149,8 @@ def run_state(directory: Path, evaluation: EvalSettings, *, retry: bool = False)
     # Whoever asks for other `eval` settings has something left to measure, so the run is open again.
     settings = load_run(directory).settings
     is_measured = settings is not None and settings.eval == evaluation
-    return FINISHED if is_measured and was_finished(directory) else OPEN
+    is_complete = is_measured and was_finished(directory)
+    return FINISHED if is_complete else OPEN
 
 
 def is_done(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -> bool:

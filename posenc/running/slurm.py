@@ -104,8 +104,8 @@ def _check_slurm(launcher_name: str) -> None:
 
 def _words_of_job(command: str, search_overrides: list[str], task: SweepTask) -> list[str]:
     """Return the overrides of a task as the job takes them, which Hydra composes and not posenc."""
-    words = [word for word in task.overrides if not is_hydras(word)]
-    return task.with_precision(without_files(command, search_overrides, words))
+    overrides = [override for override in task.overrides if not is_hydras(override)]
+    return task.with_precision(without_files(command, search_overrides, overrides))
 
 
 def _submit(launcher: Any, jobs: Sequence[Sequence[str]], folder: Path) -> list[Any]:

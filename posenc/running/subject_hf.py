@@ -370,7 +370,9 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence
     note = f"chosen     {chosen}, up to {longest}, by eval.max_minutes={limits.max_minutes:g}"
     has_fewer = any(fitted_values[key] != unfitted_values[key] for key in limits.open_counts)
     is_shorter = evaluation.lengths.longest < job.evaluation.lengths.longest
-    notes = (*job.notes, note) if has_fewer or is_shorter else job.notes
+    # Where nothing had to be lowered, there is nothing to say.
+    was_lowered = has_fewer or is_shorter
+    notes = (*job.notes, note) if was_lowered else job.notes
     fitted = job.settings.with_changes(eval=evaluation.settings)
     return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=notes)
 

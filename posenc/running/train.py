@@ -249,20 +249,20 @@ def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> Checkpo
 
 def _validation_plan(settings: RunSettings, training: Training, store: TokenStore) -> ValidationPlan | None:
     """Return which windows are validated while training, and how often; None for none."""
-    every = settings.train.validate_every
-    if every == AUTO:
+    interval = settings.train.validate_every
+    if interval == AUTO:
         # It follows from the number of steps and not from a clock. So a
         # resumed run validates after the same steps.
-        every = automatic_interval(training.steps, settings.train.log_every)
-    assert not isinstance(every, str)
+        interval = automatic_interval(training.steps, settings.train.log_every)
+    assert not isinstance(interval, str)
     plan = plan_validation(
         store,
-        every=every,
+        every=interval,
         steps=training.steps,
         batch_windows=training.batch_windows,
         context_length=settings.context_length,
     )
-    if plan is None and every is not None and store.task is None:
+    if plan is None and interval is not None and store.task is None:
         length = settings.context_length
         log.info("no validation document has %d tokens, so none is measured while training", length + 1)
     return plan

@@ -197,7 +197,8 @@ class WorkerPool:
             with stop.at_once():
                 if self.running:
                     # With nothing to look at and no time left to show, the threads wake us at an end.
-                    pause = LOOK_SECONDS if self.waiting or self.estimate is not None else None
+                    must_look = bool(self.waiting) or self.estimate is not None
+                    pause = LOOK_SECONDS if must_look else None
                     return wait(self.running, timeout=pause, return_when=FIRST_COMPLETED).done
                 if self.waiting:
                     time.sleep(LOOK_SECONDS)

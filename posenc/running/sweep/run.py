@@ -137,7 +137,8 @@ def _track_comparison(runs: Sequence[Run], first: CheckedJob, invocation: Invoca
         return
     measured = protocols_of(runs)
     # One table, since a tracker shows it beside the runs: that of the first protocol that was measured.
-    lines = cells_table(compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE)))
+    protocol = measured[0] if measured else HEADLINE
+    lines = cells_table(compare_runs(runs, CompareRequest(protocol)))
     if not lines:
         return
     name = f"{group}-comparison"

@@ -84,7 +84,9 @@ class TaskOutcome:
     @property
     def text(self) -> str:
         """Return the state and the reason, for a line of output."""
-        return visible(f"{self.state}, {self.reason}" if self.reason else self.state)
+        if not self.reason:
+            return visible(self.state)
+        return visible(f"{self.state}, {self.reason}")
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,9 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
         reason = OUT_OF_MEMORY if exit_code == -signal.SIGKILL else None
         return TaskOutcome(f"killed by {signal.Signals(-exit_code).name}", reason)
     errors = [line.removeprefix(ERROR) for line in last_lines if line.startswith(ERROR)]
-    return TaskOutcome(FAILED, errors[-1] if errors else f"exit code {exit_code} before it was finished")
+    if errors:
+        return TaskOutcome(FAILED, errors[-1])
+    return TaskOutcome(FAILED, f"exit code {exit_code} before it was finished")
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
