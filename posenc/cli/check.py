@@ -38,6 +38,7 @@ def run_check(
     Returns 1 if a law is broken or an encoding refuses the settings, else 0. `module` names a callable of the
     user's, which is checked instead, and compared with the encoding of the overrides.
     """
+    # The laws train nothing, so a learning rate here would be a misunderstanding.
     refuse_others(line, KEYS_OF_CHECK, "the laws")
     like = None
     if module is not None and all_encodings:
@@ -50,6 +51,8 @@ def run_check(
     # encoding=rope,alibi is two encodings, also without -m
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs
     result = check_encodings(jobs, like=like, debug=debug)
+    # The shape follows from what was typed and not from what was
+    # left: a script reads a list, or one document.
     as_matrix = all_encodings or len(jobs) > 1
     if as_json:
         documents = _documents(result)
@@ -63,6 +66,7 @@ def _line_of_all(line: CommandLine) -> CommandLine:
     """Return the line with every encoding, also those of --config-dir. Raises UserError."""
     if any(key_of(override) == "encoding" for override in line.overrides):
         raise UserError("encoding", None, "--all checks every encoding", hint="leave out one of the two")
+    # Whatever has a YAML file can be chosen, and so it is checked.
     names = ",".join(choice_files("encoding", line.config_dir))
     return replace(line, overrides=[*line.overrides, f"encoding={names}"])
 
@@ -102,6 +106,7 @@ def _verdict_row(law: str, verdict: Verdict) -> dict[str, str]:
 
 def _print(result: LawCheck, as_matrix: bool) -> None:
     """Print a line for each law, or a matrix of several encodings and a line for each law that fails."""
+    # rich would take the brackets of `[alibi,rope]` for markup.
     console = Console(highlight=False, markup=False, emoji=False)
     if as_matrix:
         _print_matrix(console, result.checked)

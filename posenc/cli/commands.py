@@ -38,6 +38,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},  # for all commands
     rich_markup_mode="rich",
+    # posenc words its errors itself, in posenc.running.report_error.
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(
@@ -55,6 +56,7 @@ OWN_HELP: dict[str, Any] = {
 }
 
 
+# Without it `posenc --version` would be refused for the lack of a command.
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, option("Print the version.", "--version")] = False,
@@ -308,12 +310,14 @@ def runs_command(
 
     arguments = directories or []
     conditions = where or []
+    # A deletion prints no list, and an option without effect is refused everywhere.
     if delete:
         if columns or format != "table" or sort != "path":
             raise UserError("--delete", None, "has no list: --columns, --format and --sort are for one")
         from posenc.cli.delete_runs import delete_runs
 
         raise typer.Exit(delete_runs(arguments, conditions, split_list("--delete", delete), yes=yes))
+    # A script that forgets --delete must not end with 0.
     if yes:
         raise UserError("--yes", None, "is the answer to --delete", hint="posenc runs --delete NAME --yes")
     from posenc.cli.runs import print_runs
@@ -387,6 +391,7 @@ def _arguments(context: typer.Context, overrides: list[str] | None) -> list[str]
 
 def _own_flags(context: typer.Context) -> list[str]:
     """Return the options that the command declares."""
+    # Typer has taken them from the line already. The parser of overrides names them among what is allowed.
     return [name for param in context.command.params for name in param.opts if name.startswith("--")]
 
 

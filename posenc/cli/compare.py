@@ -43,6 +43,7 @@ class Output:
     files: FileOptions
 
 
+# To read 2,000 runs, the search for cycles took 1.1 of 6.0 s (posenc.core.garbage).
 @without_garbage_collector()
 def run_compare(
     paths: Sequence[str], conditions: Sequence[str], request: CompareRequest, output: Output
@@ -59,6 +60,7 @@ def run_compare(
     if encodings:
         runs = matching_runs(runs, [f"encoding={','.join(encodings)}"])
     for encoding in encodings:
+        # It is no error: the others are still compared.
         if all(run.encoding != encoding for run in runs):
             say(f"{encoding}: there is no run of it")
     if conditions:
@@ -83,6 +85,7 @@ def run_compare(
             full=output.full,
             every=bool(request.columns),
         )
+    # They go to stderr, so that a table in a file has rows alone.
     for line in unfinished_lines(runs):
         say(line)
 
@@ -102,6 +105,7 @@ def _check_against(table: str, request: CompareRequest, output: Output) -> None:
     """Raise UserError for an option that has no effect on a comparison with a paper's table."""
     default = CompareRequest()
     names = [field.name for field in fields(request)]
+    # Which options were typed is not known here. What differs from the default was.
     unread = [name for name in names if getattr(request, name) != getattr(default, name)]
     unread += [name for name in ("full", "labels") if getattr(output, name)]
     # It is printed, and has no files.
@@ -133,6 +137,7 @@ def _page(
     from posenc.report.page import page
 
     all_comparisons = [*comparisons, *_other_protocols(runs, request)]
+    # The page names the command that made it, so that it can be made again.
     return page(renamed(all_comparisons, output.labels), ["posenc", *sys.argv[1:]])
 
 

@@ -138,6 +138,7 @@ def _length_fits(facts: CorpusFacts, context_length: int) -> list[LengthFit]:
             context_length=length,
             train_documents=sum(size > length for size in train),
             test_documents=sum(size > length for size in test),
+            # A window of W tokens needs W + 1 of them, since its last target is one more.
             test_documents_8x=sum(size > 8 * length for size in test),
         )
         for length in sorted({*LENGTHS, context_length})
@@ -145,6 +146,7 @@ def _length_fits(facts: CorpusFacts, context_length: int) -> list[LengthFit]:
 
 
 def _notes(facts: CorpusFacts, context_length: int) -> list[str]:
+    # 8T is the longest of the default lengths.
     return corpus_notes(facts, "test", 8 * context_length, context_length)
 
 
@@ -163,6 +165,7 @@ def _print_facts(facts: CorpusFacts, context_length: int) -> None:
     console = Console(highlight=False)
     console.print(splits)
     for note in (f"fingerprint {facts.fingerprint}", *_notes(facts, context_length)):
+        # A fingerprint that is broken over two lines could not be copied.
         console.print(escape(visible(note)), soft_wrap=True)
     console.print("", lengths)
     console.print("lengths in bytes; a token may stand for several bytes, so fewer documents fit")

@@ -35,6 +35,7 @@ def delete_runs(
         say("nothing was deleted (--yes deletes without a question)")
         return 1
     for run in runs:
+        # One after the other, each whole: a stop in between leaves the others as they were.
         delete_run(run.path)
         say(f"deleted {visible(run.path)}")
     return 0
@@ -64,11 +65,13 @@ def _runs_of_names(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
 
 
 def _is_path_of(name: str, run: Run) -> bool:
+    # A path may be typed in many ways, with `..` or through a link.
     return "/" in name and Path(name).resolve() == run.path.resolve()
 
 
 def _agrees(question: str) -> bool:
     """Ask on stderr; only `y` and `yes` agree, and a closed stdin does not."""
+    # On stderr: stdout may be a pipe, and the question would wait in it unseen.
     sys.stderr.write(question)
     sys.stderr.flush()
     answer = sys.stdin.readline() if sys.stdin is not None else ""

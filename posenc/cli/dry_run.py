@@ -51,9 +51,12 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
     """
     # From here on the hub's libraries fail where they would fetch something.
     go_offline()
+    # First of all, since the checks of the jobs would read the corpus,
+    # and fail in the words of the hub's library.
     for composed_job in composed.jobs:
         check_corpus_is_here(composed_job.run_settings.data)
     checked_jobs = seed_by_seed(check_jobs(composed))
+    # The tasks say how many threads each job gets, and how many run at once.
     tasks = make_tasks("train", line, checked_jobs) if composed.is_sweep else []
     estimates: dict[str, Estimate] = {}
     jobs: list[EstimatedJob] = []
@@ -92,6 +95,7 @@ def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], compo
     """Return how long a sweep takes, in words, with as many jobs at once as it runs here."""
     seconds = [entry.seconds for entry in jobs if entry.state == OPEN]
     count = plural(len(jobs), "job")
+    # How many run side by side on a cluster is for its queue to say.
     if composed.launcher is not None:
         return f"{duration(sum(seconds))} for {count}, one after the other (a cluster runs them side by side)"
     sweep = composed.jobs[0].settings.sweep
@@ -111,12 +115,14 @@ def _print(jobs: list[EstimatedJob], total: str) -> int:
     notes = _notes(jobs)
     if len(jobs) == 1:
         notes = [*_details(jobs[0]), *notes]
+    # The line of the command that begins would stand among the results.
     end_starting()
     console = Console(width=terminal_width(), highlight=False)
     console.print(Text(f"About {total} on {device}; nothing was written.\n"))
     console.print(_table(jobs, room))
     for note in dict.fromkeys(notes):  # each once
         console.print(Text(visible(note)))
+    # A run that is finished needs no memory any more.
     too_large = [job for job in jobs if job.state == OPEN and not room.fits(job.estimate.memory)]
     return 1 if too_large else 0
 
@@ -131,6 +137,7 @@ def _table(jobs: list[EstimatedJob], room: Room) -> Table:
     for estimated in jobs:
         cost = estimated.estimate
         table.add_row(
+            # A Text, since rich would take brackets in a user's name for markup.
             Text(visible(estimated.job.directory.name)),
             f"{cost.parameters:,}",
             duration(cost.training_seconds),

@@ -35,6 +35,7 @@ def print_encodings(name: str | None, *, as_json: bool, plugins: Sequence[str] =
             print(json.dumps(asdict(entry), indent=2, ensure_ascii=False))
         else:
             _print_entry(entry)
+        # Who names a file is writing an encoding, and the laws are the next step.
         if FILE.fullmatch(name):
             say(f"hold it to the laws: posenc check encoding={visible(name)}")
         return
@@ -76,6 +77,7 @@ def _print_entry(entry: EncodingEntry) -> None:
         for line in lines:
             text = line.strip()
             margin = "  " + line[: len(line) - len(line.lstrip())]
+            # Lines of a docstring keep their margin: formulas stand below one another.
             print(textwrap.fill(text, width, initial_indent=margin, subsequent_indent=margin))
 
 

@@ -56,6 +56,7 @@ class RootGroup(TyperGroup):
     """The command `posenc`, whose help is one screen unless `--help all` asks for Typer's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Typer's own flag takes no word behind it, so the answer is kept for `format_help`.
         if args and args[0] in FLAGS and args[1:2] == [ALL]:
             ctx.meta[ALL] = True
         parsed: list[str] = super().parse_args(ctx, args)
@@ -141,6 +142,7 @@ def _first_screen(request: HelpRequest) -> list[str]:
     lines = [*introduction.splitlines(), "", *examples.splitlines(), closing]
     lines += ["", "Needed first (KEY=VALUE), with defaults"]
     lines += _aligned(_first_settings(request), request.width, FIRST_COLUMN)
+    # Who types `posenc train encoding=alibi --help` wants to know the settings of alibi.
     for group in _chosen_groups(request):
         lines += ["", f"Settings of {group}={_chosen(request)[group]}"]
         lines += _settings(_settings_below(request, group), request.width)
@@ -165,6 +167,7 @@ def _first_settings(request: HelpRequest) -> list[Setting]:
             continue
         names = choice_files(key, request.config_dir)
         comment = ", ".join(names)
+        # The names of forty encodings do not fit into a line.
         if len(comment) > request.width - FIRST_COLUMN:
             comment = f"{len(names)} choices: --help {key}"
         settings.append(Setting(key, str(choices[key] or "null"), comment))
@@ -215,6 +218,7 @@ def _no_such_topic(request: HelpRequest, topic: str) -> UserError:
     close = nearest(topic, topics)
     hint = f"did you mean: {line} --help {close}" if close else f"{line} --help all"
     for group in groups:
+        # Somebody asks for `--help alibi`, which is a choice of a group.
         if topic in choice_files(group, request.config_dir):
             hint = f"did you mean: {line} {group}={topic} --help"
     return UserError("--help", visible(topic), "there is no help on this", allowed=topics, hint=hint)

@@ -80,6 +80,7 @@ def _runs_at(locations: Sequence[Location], encodings: Sequence[str], conditions
         elif not _is_bundle(path):
             runs.append(load_run(path))
     if encodings:
+        # Names of encodings on the line mean the same as `--where encoding=...`.
         conditions = [f"encoding={','.join(encodings)}", *conditions]
     return matching_runs(runs, conditions)
 
@@ -103,6 +104,8 @@ def _print_table(runs: Sequence[ListedRun], columns: Sequence[str]) -> None:
     lines = [Text(note) for note in run_notes(summaries, now)]
     if runs:
         table = run_table(runs, now, columns)
+        # A table whose lines are broken cannot be read, so columns
+        # that have no room are left out and counted.
         narrow_table = drop_columns(table, console.width)
         write(f"{table_text(narrow_table, console.width, has_color(sys.stdout))}\n", sys.stdout)
         hidden = len(table.columns) - len(narrow_table.columns)

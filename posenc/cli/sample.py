@@ -47,6 +47,7 @@ def _sample_of_run(arguments: Sequence[str]) -> list[str]:
     prompt = settings.pop("prompt", None) or prompt_of(run)
     settings.setdefault("tokens", 4 * run.train_length)
     cropped = run.generate(prompt, run.train_length, **settings)
+    # Both are drawn with the same seed, so that they differ by what the model sees alone.
     whole_text = run.generate(prompt, None, **settings)
     cropped_tokens = min(run.train_length, _count_tokens(run, prompt))
     return page_lines(run, prompt, cropped_tokens, cropped, whole_text)
@@ -83,6 +84,8 @@ def read_settings(arguments: Sequence[str], keys: Sequence[str]) -> dict[str, An
             raise UserError("KEY", key, "there is no such setting", allowed=keys)
         if not value:
             raise UserError(key, None, "is empty" if equals else "has no value", hint=f"{key}=...")
+        # Hydra is not asked here: a prompt holds brackets, commas and
+        # quotes that its grammar would take apart.
         settings[key] = value if key in TEXT_KEYS else _parse(key, value)
     return settings
 
@@ -149,6 +152,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     """Return lines of a text; its own line ends stay, other control characters are escapes."""
     lines = []
     for paragraph in text.split("\n"):
+        # What a model writes may hold control characters, which a terminal would obey.
         line = visible(paragraph.expandtabs(4))
         starts = range(0, max(1, len(line)), width)
         lines += [line[start : start + width] for start in starts]

@@ -72,6 +72,7 @@ def _run(
             return _print_dry_run(command, line, retry=invocation.retry)
     if command == "eval":
         return run_jobs(command, line, compose_jobs(command, line), invocation)
+    # Each process composes for itself. `run_job` then compares what they are about to do.
     return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line), invocation))
 
 
@@ -114,12 +115,15 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
     from posenc.running.sweep import run_sweep, sweep_name
     from posenc.training.distributed import current
 
+    # Each process would start the whole sweep.
     if composed.is_sweep and current().size > 1:
         problem = "torchrun makes several processes of one run, not of a sweep"
         raise UserError("-m", None, problem, hint="one torchrun for each run; or -m without torchrun")
     # Under torchrun the first process fills the caches, and the others find them filled.
     checked = current().in_turn(lambda: check_jobs(composed))
     if composed.config is not None:
+        # `hydra.main` would do it. A sweep has no such log: each of its
+        # jobs is a process that configures its own.
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(checked[0].job, checked[0].composed.overrides, invocation)
     invocation = replace(invocation, sweep=sweep_name(checked))

@@ -17,6 +17,7 @@ HELP_IS_PRINTED = "NoArgsIsHelpError"  # Typer raises it for `posenc` and `posen
 
 def is_usage_error(error: BaseException) -> bool:
     """Tell whether Typer's parser refused the line."""
+    # By what it has, since the class is click's or Typer's copy of it, by the version of Typer.
     return hasattr(error, "format_message") and hasattr(error, "ctx")
 
 
@@ -30,6 +31,7 @@ def usage_error(error: Any, root: Any, arguments: Sequence[str]) -> UserError:
     command, path = _command_of(root, arguments)
     option = getattr(error, "option_name", None)
     if option is None and hasattr(command, "commands"):
+        # `posenc data foo`: two words were understood, so the next one is wrong.
         word = arguments[len(path.split()) - 1]
         return UserError(path, word, "there is no such command", allowed=list(command.commands))
     if option is None:
