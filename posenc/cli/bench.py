@@ -122,7 +122,8 @@ def _texts(row: BenchRow, *, has_mfu: bool) -> list[str]:
     else:
         texts += [f"{timing.ratio_low:.2f}-{timing.ratio_high:.2f}", f"{training.tensor_bytes / 1e6:,.0f}"]
     if has_mfu:
-        texts.append(NOT_MEASURED if row.mfu is None else f"{row.mfu.share:.1%}")
+        mfu_text = NOT_MEASURED if row.mfu is None else f"{row.mfu.share:.1%}"
+        texts.append(mfu_text)
     for figures in row.evaluation.values():
         texts += _speed(figures)
     return texts
@@ -140,6 +141,7 @@ def _notes(document: BenchDocument) -> list[str]:
     """Return why something was not measured, and what the columns mean."""
     notes = []
     for row in document.rows:
+        # A dash in a table says that something failed, and the notes say what.
         if row.training.reason is not None:
             notes.append(f"{row.label}, training: {row.training.reason}")
         for window, figures in row.evaluation.items():

@@ -20,6 +20,7 @@ from posenc.laws import Verdict, statement
 from posenc.laws.verdict import Status
 from posenc.running.law_check import CheckedEncoding, LawCheck, check_encodings, line_of_callable
 
+# One sign a law, so that the matrix of forty encodings fits into a terminal.
 MARKS = {"pass": "+", "fail": "F", "n/a": "."}
 STYLES = {"pass": "green", "fail": "bold red", "n/a": "dim"}
 # of one law and of several, by the verdict
@@ -56,7 +57,8 @@ def run_check(
     as_matrix = all_encodings or len(jobs) > 1
     if as_json:
         documents = _documents(result)
-        print(json.dumps(documents if as_matrix else documents[0], indent=2, ensure_ascii=False))
+        document = documents if as_matrix else documents[0]
+        print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         _print(result, as_matrix)
     return 0 if result.passed else 1
@@ -76,19 +78,13 @@ def _line_of_all(line: CommandLine) -> CommandLine:
 
 def _documents(result: LawCheck) -> list[dict[str, Any]]:
     """Return a document for each encoding; those that refuse the settings come last."""
-    checked = [
-        {
-            **encoding.settings,
-            "passed": not encoding.failed,
-            "verdicts": [_verdict_row(law, verdict) for law, verdict in encoding.verdicts.items()],
-        }
-        for encoding in result.checked
-    ]
-    refused = [
-        {"encoding": {"name": label}, "passed": False, "refused": error.problem}
-        for label, error in result.refused.items()
-    ]
-    return [*checked, *refused]
+    documents: list[dict[str, Any]] = []
+    for encoding in result.checked:
+        verdicts = [_verdict_row(law, verdict) for law, verdict in encoding.verdicts.items()]
+        documents.append({**encoding.settings, "passed": not encoding.failed, "verdicts": verdicts})
+    for label, error in result.refused.items():
+        documents.append({"encoding": {"name": label}, "passed": False, "refused": error.problem})
+    return documents
 
 
 def _verdict_row(law: str, verdict: Verdict) -> dict[str, str]:
@@ -114,9 +110,9 @@ def _print(result: LawCheck, as_matrix: bool) -> None:
         _print_laws(console, result.checked[0])
     for label, error in result.refused.items():
         console.print(f"{visible(label)} is not checked: {visible(error.problem)}")
-    statuses = Counter(
-        verdict.status for encoding in result.checked for verdict in encoding.verdicts.values()
-    )
+    statuses: Counter[Status] = Counter()
+    for encoding in result.checked:
+        statuses.update(verdict.status for verdict in encoding.verdicts.values())
     parts = [_count_text(statuses[status], *verbs) for status, verbs in VERBS.items()]
     console.print(", ".join(parts))
 
@@ -145,6 +141,7 @@ def _print_matrix(console: Console, checked: Sequence[CheckedEncoding]) -> None:
         console.print(row + visible(encoding.label))
     console.print("+ holds, F fails, . does not apply (why: posenc check encoding=NAME)")
     for encoding in checked:
+        # A matrix has no room for reasons, and these are what it is read for.
         for law in encoding.failed:
             begin = f"{visible(encoding.label)} fails {law}"
             _print_verdict(console, begin, law, encoding.verdicts[law])
@@ -156,6 +153,7 @@ def _print_verdict(console: Console, begin: str, law: str, verdict: Verdict) -> 
     line = Text(begin)
     line.append(f" {verdict.status:<5}", style=STYLES[verdict.status])
     line.append(visible(explanation))
+    # Only who breaks a law has to read it.
     if verdict.status == "fail":
         line.append(f"\n  the law: {statement(law)}", style="dim")
     console.print(line)

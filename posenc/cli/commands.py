@@ -23,6 +23,7 @@ from posenc.cli.options import (
     option,
     where_option,
 )
+from posenc.cli.usage import long_options
 from posenc.config.completion import complete_encoding, complete_names, complete_table, table_names
 from posenc.config.overrides import CommandLine
 from posenc.core.console import starting
@@ -190,6 +191,7 @@ def compare_command(
         allow_mixed=allow_mixed,
         **recall_options,
     )
+    # As they were typed. What fits is checked later, since the kind of a picture depends on the protocol.
     files = FileOptions(tuple(out or ()), plot, html, plot_kind, size, caption, legend, font)
     output = Output(format, full, explain, against, split_labels(labels or []), files)
     run_compare(runs or [], where or [], request, output)
@@ -306,6 +308,7 @@ def runs_command(
     yes: Annotated[bool, option("Delete without the question.", "--yes")] = False,
 ) -> None:
     """List the runs on disk: status, progress, losses, why one failed. --delete removes one."""
+    # Here and not above, as in each command: `--help` imports nothing heavy (tests/cli/test_commands.py).
     from posenc.cli.compare import split_list
 
     arguments = directories or []
@@ -392,7 +395,7 @@ def _arguments(context: typer.Context, overrides: list[str] | None) -> list[str]
 def _own_flags(context: typer.Context) -> list[str]:
     """Return the options that the command declares."""
     # Typer has taken them from the line already. The parser of overrides names them among what is allowed.
-    return [name for param in context.command.params for name in param.opts if name.startswith("--")]
+    return long_options(context.command)
 
 
 def _settings_line(context: typer.Context, overrides: list[str] | None) -> CommandLine:

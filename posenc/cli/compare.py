@@ -49,6 +49,7 @@ def run_compare(
     paths: Sequence[str], conditions: Sequence[str], request: CompareRequest, output: Output
 ) -> None:
     """Read the runs below `paths` that meet the conditions, compare them, and write. Raises UserError."""
+    # The rules are the same for all runs, so none is read.
     if output.explain:
         write(rules_of_tables(), sys.stdout)
         return
@@ -57,6 +58,7 @@ def run_compare(
     check_files(output.files, request.protocol)  # before anything is read
     directories, encodings = paths_and_encodings(paths)
     runs = load_runs(directories)
+    # Names of encodings may stand among the paths: `posenc compare study rope alibi`.
     if encodings:
         runs = matching_runs(runs, [f"encoding={','.join(encodings)}"])
     for encoding in encodings:
@@ -68,6 +70,7 @@ def run_compare(
     request = suited_to_tasks(runs, request)
     outputs = check_files(output.files, request.protocol)  # a picture of tasks is of another kind
     if output.against is not None:
+        # Only `--against` needs the papers' numbers, which are read with this import.
         from posenc.report.against import show_against
         from posenc.results.published import against
 
@@ -92,7 +95,9 @@ def run_compare(
 
 def split_list(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     """Split `a,b` of an option that may be given several times. Raises UserError for an empty name."""
-    names = [name.strip() for text in texts or [] for name in COMMA.split(text)]
+    names: list[str] = []
+    for text in texts or []:
+        names += [name.strip() for name in COMMA.split(text)]
     if "" in names:
         raise UserError(option, ",".join(texts or []), "a name is empty")
     return tuple(names)
@@ -134,6 +139,7 @@ def _page(
     comparisons: Sequence[Comparison], runs: Sequence[Run], request: CompareRequest, output: Output
 ) -> str:
     """Return the page: the requested comparison, then those by the other protocols."""
+    # It embeds the JavaScript of Vega, 0.9 MB, which a table in a terminal does not need.
     from posenc.report.page import page
 
     all_comparisons = [*comparisons, *_other_protocols(runs, request)]
@@ -145,6 +151,7 @@ def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Compa
     """Return the comparisons by the other protocols, with the same rows and all lengths."""
     if request.protocol == ALL_PROTOCOLS:
         return []
+    # Without the columns and the sorting of the first table, which may not exist for another protocol.
     request_for_all = CompareRequest(
         ALL_PROTOCOLS, request.metric, rows=request.rows, allow_mixed=request.allow_mixed
     )

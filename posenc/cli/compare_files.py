@@ -66,6 +66,7 @@ def check_files(options: FileOptions, protocol: str) -> Outputs:
     """Return the files to write. Raises UserError for what cannot be written."""
     files = []
     if options.plot is not None:
+        # `--plot` and `--html` are older than `--out`, and each takes its own endings.
         files.append(_output_file("--plot", options.plot, PICTURES))
     if options.html is not None:
         files.append(_output_file("--html", options.html, PAGES))

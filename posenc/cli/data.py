@@ -85,6 +85,7 @@ def prepare_corpus(line: CommandLine) -> None:
         say(f"{facts.name} is a task: its instances are drawn while training, and nothing is to be prepared")
         return
     _print_facts(facts, settings.context_length)
+    # Of all splits, since the tokens of all are written.
     corpus_bytes = 0
     for sizes in facts.sizes.values():
         corpus_bytes += sum(sizes)
@@ -96,6 +97,7 @@ def prepare_corpus(line: CommandLine) -> None:
         tokens = len(store.tokens)
         say(f"tokenised: {tokens:,} tokens of {tokenizer.name}, {corpus_bytes / tokens:.2f} bytes each, in")
         say(f"  {entry_of(facts.fingerprint, store.tokenizer)}")
+    # That is what the command is for: compute nodes of a cluster often have no network.
     say("training and evaluation on it with this tokenizer need no network now")
 
 

@@ -73,7 +73,8 @@ def _bracketed(pieces: tuple[str, ...]) -> str:
     for number, piece in enumerate(pieces):
         # Pieces are given and answer by turns, and the first one is given.
         is_answer = number % 2 == 1
-        parts.append(f"[{piece}]" if is_answer else piece)
+        bracketed = f"[{piece}]" if is_answer else piece
+        parts.append(bracketed)
     return "".join(parts)
 
 

@@ -50,6 +50,7 @@ def _runs_of_names(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
     for text in names:
         name = text.rstrip("/")  # the completion of a shell adds a slash
         exact_matches = [run for run in runs if run.name == name or _is_path_of(name, run)]
+        # Of two runs of one name nobody can say which is meant, and a deletion cannot be taken back.
         if len(exact_matches) > 1:
             hint = f"name its path: {visible(exact_matches[0].path)}"
             raise UserError("--delete", visible(text), "runs of this name are in several folders", hint=hint)
@@ -59,6 +60,7 @@ def _runs_of_names(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
             close = nearest(name, [run.name for run in runs])
             hint = "see: posenc runs" if close is None else f"did you mean: {close}"
             raise UserError("--delete", visible(text), "no such run", hint=hint)
+        # By its path, so that a run that two names mean is deleted once.
         for run in matches:
             chosen[str(run.path)] = run
     return list(chosen.values())

@@ -66,10 +66,12 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
         # The seeds of a row cost the same, and share one estimate. A sweep gives each job on a CPU so many
         # threads; a run alone takes the free cores.
         if key not in estimates:
-            estimates[key] = estimate(job, threads_of(tasks[number]) if tasks else None)
+            threads = threads_of(tasks[number]) if tasks else None
+            estimates[key] = estimate(job, threads)
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         state = run_state(job.directory, job.settings.eval, retry=retry)
         jobs.append(EstimatedJob(job, estimates[key], state))
+    # A run alone takes all free cores and needs no plan of what runs at once.
     if not composed.is_sweep:
         return _print(jobs, _total_of_run(jobs[0]))
     open_tasks = [task for task, estimated in zip(tasks, jobs, strict=True) if estimated.state == OPEN]
@@ -78,6 +80,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
 
 def check_corpus_is_here(data: DataSettings) -> None:
     """Raise RunError for a corpus that would have to be fetched."""
+    # Only corpora of the hub are fetched. The sizes of those that were here once are in the cache.
     if is_streamed(data) and known_figures(pinned_identity(data)) is None:
         problem = f"data={data.name} is not here yet, and a dry run fetches nothing"
         raise RunError(problem, hint=f"posenc data prepare data={data.name}")
@@ -87,6 +90,7 @@ def _total_of_run(entry: EstimatedJob) -> str:
     """Return how long a single run takes, in words."""
     seconds = entry.seconds
     if seconds:  # it takes as long to begin as this process did
+        # Of a short run the beginning is nearly half: 3 of 7 s of `experiment=smoke` (docs/performance.md).
         seconds += time.time() - psutil.Process().create_time()
     return f"{duration(seconds)} for 1 job"
 
@@ -186,4 +190,5 @@ def _details(estimated: EstimatedJob) -> list[str]:
 
 
 def megabytes(size: float) -> str:
+    # Models of a few MB and of many GB stand in one column, so the unit changes late, at 10 GB.
     return f"{size / 1e6:,.0f} MB" if size < 1e10 else f"{size / 1e9:,.1f} GB"

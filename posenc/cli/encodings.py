@@ -52,6 +52,7 @@ def _print_table(entries: Sequence[EncodingEntry]) -> None:
     name_width = max(len(entry.name) for entry in entries)
     other_places = {entry.acts_on for entry in entries} - set(ACTS_ON)  # named by plug-ins
     for place in [*ACTS_ON, *sorted(other_places)]:
+        # The table goes by place: where an encoding acts says more than the alphabet.
         group = [entry for entry in entries if entry.acts_on == place]
         if not group:
             continue

@@ -72,6 +72,7 @@ def _repeat_lost_signal(unraisable: UnraisableHookArgs) -> None:
         return
     # A signal within ONE_WISH of the last one counts as its copy, and would change nothing.
     timer = threading.Timer(2 * ONE_WISH, os.kill, (os.getpid(), signal.SIGINT))
+    # The process may end before that, and must not wait for its timer.
     timer.daemon = True
     timer.start()
 

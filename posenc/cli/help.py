@@ -83,6 +83,7 @@ def _root_help(root: Any) -> str:
         "Commands",
     ]
     for name, command in root.commands.items():
+        # A docstring's first sentence is the line of the command, so that there is one text of it.
         sentence, _, _ = (command.help or "").partition(". ")
         lines.append(f"  {name:<{longest}}  {sentence.strip().removesuffix('.')}")
     lines += ["", "posenc COMMAND --help says what a command takes; posenc --help all: options"]
@@ -158,6 +159,7 @@ def _first_screen(request: HelpRequest) -> list[str]:
 
 def _first_settings(request: HelpRequest) -> list[Setting]:
     """Return the first settings; a group's comment is its choices, or how many there are."""
+    # Values and comments come from the YAML files, and are written nowhere else.
     by_key = {setting.key: setting for setting in _all_settings(request)}
     choices = default_choices(request.command)
     settings = []
@@ -176,6 +178,7 @@ def _first_settings(request: HelpRequest) -> list[Setting]:
 
 def _everything(request: HelpRequest) -> list[str]:
     """Return examples, choices, the settings of the chosen groups with their comments, and options."""
+    # hydra.help is Hydra's own place for such texts.
     texts = command_tree(request.command)["hydra"]["help"]
     lines = [*texts["header"].replace("\n\n  posenc", "\n  posenc").splitlines()]
     lines += ["", "Choices (GROUP=CHOICE; --help GROUP says what each is)"]
@@ -204,7 +207,8 @@ def _about(request: HelpRequest, topic: str) -> list[str]:
         lines.append("")
     if settings:
         choice = _chosen(request).get(topic)
-        lines.append(f"Settings of {topic}={choice}" if choice else "Settings (KEY=VALUE) and their defaults")
+        head = f"Settings of {topic}={choice}" if choice else "Settings (KEY=VALUE) and their defaults"
+        lines.append(head)
         lines += _settings(settings, request.width)
     return lines
 
@@ -275,6 +279,7 @@ def _chosen_groups(request: HelpRequest) -> list[str]:
 
 def _settings(settings: Sequence[Setting], width: int) -> list[str]:
     """Return settings with their comments in a column of their own."""
+    # A long list of values would push the comments of all others out of the terminal.
     longest = max(len(_assignment(setting)) for setting in settings)
     return _aligned(settings, width, min(longest + 2, COMMENT_COLUMN))
 

@@ -99,6 +99,7 @@ def _sorted(runs: Sequence[ListedRun], key: Callable[[RunSummary], Any]) -> list
 def _print_table(runs: Sequence[ListedRun], columns: Sequence[str]) -> None:
     """Print a line for each run, then why runs are not finished, then how many runs have which status."""
     console = Console(width=terminal_width(), highlight=False, markup=False, emoji=False)
+    # One time for all rows, so that equal ages are printed alike.
     now = time.time()
     summaries = [listed.summary for listed in runs]
     lines = [Text(note) for note in run_notes(summaries, now)]
@@ -112,6 +113,7 @@ def _print_table(runs: Sequence[ListedRun], columns: Sequence[str]) -> None:
         if hidden:
             text = f"{plural(hidden, 'more column')}: a wider terminal, or --columns"
             lines.append(Text(text, style="dim"))
+        # Heads have no room for a protocol and a unit.
         if not {"at T", "longest"}.isdisjoint(narrow_table.heads):
             text = "at T, longest: fixed-target, nats per token; more: posenc compare"
             lines.append(Text(text, style="dim"))

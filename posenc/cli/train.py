@@ -37,6 +37,7 @@ def run_train_or_eval(
 
     Under torchrun each process calls this with the same arguments.
     """
+    # Help needs no settings that are right: who asks for it may have typed some that are wrong.
     if asks_for_help(arguments):
         write(help_text(command, arguments, min(WIDEST_HELP, terminal_width())), sys.stdout)
         return 0
@@ -62,6 +63,7 @@ def _run(
         from posenc.training.distributed import run_distributed
 
     line = parse(arguments, command, command_flags)
+    # As it was typed, since status.json keeps it for the command that continues the run.
     invocation = replace(invocation, config_dir=line.config_dir)
     if _is_another_process() and (line.asks_hydra or dry_run or command == "eval"):
         return 0  # the first process answers, or measures
@@ -126,6 +128,7 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
         # jobs is a process that configures its own.
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(checked[0].job, checked[0].composed.overrides, invocation)
+    # Trackers group the runs of a sweep by this name.
     invocation = replace(invocation, sweep=sweep_name(checked))
     end_starting()
     return run_sweep(command, line, checked, invocation, _launch(command, line, composed, invocation))

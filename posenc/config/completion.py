@@ -71,12 +71,13 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     last `=` is returned.
     """
     # shells other than bash pass the whole word
-    words = list(ctx.params.get("overrides") or [])
+    earlier_words = list(ctx.params.get("overrides") or [])
     already_typed = 0
     if "COMP_WORDS" in os.environ:
-        words, incomplete = _words_of_bash()
+        earlier_words, incomplete = _words_of_bash()
         already_typed = incomplete.rfind("=") + 1
-    return [candidate[already_typed:] for candidate in candidates(str(ctx.info_name), words, incomplete)]
+    completed = candidates(str(ctx.info_name), earlier_words, incomplete)
+    return [candidate[already_typed:] for candidate in completed]
 
 
 def _words_of_bash() -> tuple[list[str], str]:
