@@ -102,11 +102,11 @@ def measure_given(
     # A function has a name, a module only its class.
     name = overrides.pop("name", None) or getattr(subject, "__name__", type(subject).__name__)
     texts = [*_override_texts(overrides), *_override_texts(_tokenizer_overrides(tokenizer))]
-    # Of the settings of a training those are read that also hold for a given model.
+    # A given model reads some settings of a training, such as its text and its lengths.
     settings = _compose("train", texts).run_settings
     # The size of the vocabulary is that of the tokenizer, which is built while the job is planned.
     model = CallableModel(subject, 0, settings.context_length)
-    # It includes the planning, which passes texts through the model to identify it.
+    # The planning is inside of it, since it passes texts through the model to identify the weights.
     with restored_modes(model):
         job = plan_given_model(
             GivenModel(

@@ -16,7 +16,7 @@ from posenc.evaluation.passes import inputs_given
 from posenc.model.decoder import Decoder
 from posenc.settings.numbers import check_between, check_whole
 
-# Within 10% of the best size at 32 to 512 tokens a window (docs/log.md).
+# This is within 10% of the best size, for windows of 32 to 512 tokens (docs/log.md).
 BATCH_TOKENS = 8192  # tokens of one forward pass
 
 LogitsOfText = Callable[[Sequence[int]], Tensor]  # a text -> the logits of the token behind it, (V,)
@@ -66,7 +66,8 @@ def _losses(model: Decoder, windows: Tensor, n_targets: int) -> Tensor:
     windows = windows.to(model.embedding.weight.device)
     logits = model(windows[:, :-1], n_targets=n_targets)  # (B, n_targets, V)
     targets = windows[:, -n_targets:].flatten()
-    # In float32, also where the model computes in bf16: a sum of exponentials needs the digits.
+    # The loss is computed in float32, also where the model computes in
+    # bf16: a sum of exponentials needs the digits.
     return F.cross_entropy(logits.float().flatten(0, 1), targets, reduction="none")
 
 

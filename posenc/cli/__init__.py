@@ -15,7 +15,8 @@ __all__ = ["app", "main"]
 
 def main(command: str | None = None) -> None:
     """Run the console script and exit. train.py and eval.py of a clone name the command to put in front."""
-    # It comes before the other imports: they take half a second or more, and Ctrl-C would print a traceback.
+    # The signals come first: the other imports take half a second or
+    # more, and Ctrl-C would print a traceback.
     leave_at_signals()
     from posenc.cli.entry import run  # imports all commands, which takes a while
 

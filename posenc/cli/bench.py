@@ -43,7 +43,7 @@ def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> 
             raise UserError(key, None, "is not read by bench", hint=hint)
     # encoding=rope,alibi is two rows, also without -m
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs
-    # As a training does. Without it a step has thousands of page faults (docs/log.md).
+    # A training does so, too. Without it a step has thousands of page faults (docs/log.md).
     keep_freed_memory()
     cases = make_cases(jobs, lengths)
     document = measure_all(cases, repeats, cases[0].step.device, measure=measure_case)

@@ -153,7 +153,7 @@ def _print_verdict(console: Console, begin: str, law: str, verdict: Verdict) -> 
     line = Text(begin)
     line.append(f" {verdict.status:<5}", style=STYLES[verdict.status])
     line.append(visible(explanation))
-    # Only who breaks a law has to read it.
+    # Nobody has to read a law that holds.
     if verdict.status == "fail":
         line.append(f"\n  the law: {statement(law)}", style="dim")
     console.print(line)

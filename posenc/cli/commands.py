@@ -57,7 +57,7 @@ OWN_HELP: dict[str, Any] = {
 }
 
 
-# Without it `posenc --version` would be refused for the lack of a command.
+# Without invoke_without_command `posenc --version` would be refused for the lack of a command.
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, option("Print the version.", "--version")] = False,
@@ -191,7 +191,8 @@ def compare_command(
         allow_mixed=allow_mixed,
         **recall_options,
     )
-    # As they were typed. What fits is checked later, since the kind of a picture depends on the protocol.
+    # The options go on as they were typed. What fits is checked later:
+    # the kind of a picture depends on the protocol.
     files = FileOptions(tuple(out or ()), plot, html, plot_kind, size, caption, legend, font)
     output = Output(format, full, explain, against, split_labels(labels or []), files)
     run_compare(runs or [], where or [], request, output)
@@ -308,7 +309,7 @@ def runs_command(
     yes: Annotated[bool, option("Delete without the question.", "--yes")] = False,
 ) -> None:
     """List the runs on disk: status, progress, losses, why one failed. --delete removes one."""
-    # Here and not above, as in each command: `--help` imports nothing heavy (tests/cli/test_commands.py).
+    # The import stands here, as in each command: `--help` imports nothing heavy (tests/cli/test_commands.py).
     from posenc.cli.compare import split_list
 
     arguments = directories or []

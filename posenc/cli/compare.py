@@ -62,7 +62,7 @@ def run_compare(
     if encodings:
         runs = matching_runs(runs, [f"encoding={','.join(encodings)}"])
     for encoding in encodings:
-        # It is no error: the others are still compared.
+        # A missing encoding is no error: the others are still compared.
         if all(run.encoding != encoding for run in runs):
             say(f"{encoding}: there is no run of it")
     if conditions:
@@ -88,7 +88,7 @@ def run_compare(
             full=output.full,
             every=bool(request.columns),
         )
-    # They go to stderr, so that a table in a file has rows alone.
+    # These lines go to stderr, so that a table in a file has rows alone.
     for line in unfinished_lines(runs):
         say(line)
 
@@ -139,7 +139,7 @@ def _page(
     comparisons: Sequence[Comparison], runs: Sequence[Run], request: CompareRequest, output: Output
 ) -> str:
     """Return the page: the requested comparison, then those by the other protocols."""
-    # It embeds the JavaScript of Vega, 0.9 MB, which a table in a terminal does not need.
+    # The page embeds the JavaScript of Vega, 0.9 MB, which a table in a terminal does not need.
     from posenc.report.page import page
 
     all_comparisons = [*comparisons, *_other_protocols(runs, request)]
@@ -151,7 +151,7 @@ def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Compa
     """Return the comparisons by the other protocols, with the same rows and all lengths."""
     if request.protocol == ALL_PROTOCOLS:
         return []
-    # Without the columns and the sorting of the first table, which may not exist for another protocol.
+    # Columns and sorting of the first table are left out, since they may not exist for another protocol.
     request_for_all = CompareRequest(
         ALL_PROTOCOLS, request.metric, rows=request.rows, allow_mixed=request.allow_mixed
     )

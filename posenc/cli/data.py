@@ -85,7 +85,7 @@ def prepare_corpus(line: CommandLine) -> None:
         say(f"{facts.name} is a task: its instances are drawn while training, and nothing is to be prepared")
         return
     _print_facts(facts, settings.context_length)
-    # Of all splits, since the tokens of all are written.
+    # The tokens of all splits are written, so the bytes of all count.
     corpus_bytes = 0
     for sizes in facts.sizes.values():
         corpus_bytes += sum(sizes)

@@ -60,7 +60,7 @@ def _runs_of_names(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
             close = nearest(name, [run.name for run in runs])
             hint = "see: posenc runs" if close is None else f"did you mean: {close}"
             raise UserError("--delete", visible(text), "no such run", hint=hint)
-        # By its path, so that a run that two names mean is deleted once.
+        # The key is the path: a run that two names mean is deleted once.
         for run in matches:
             chosen[str(run.path)] = run
     return list(chosen.values())
@@ -73,7 +73,7 @@ def _is_path_of(name: str, run: Run) -> bool:
 
 def _agrees(question: str) -> bool:
     """Ask on stderr; only `y` and `yes` agree, and a closed stdin does not."""
-    # On stderr: stdout may be a pipe, and the question would wait in it unseen.
+    # The question goes to stderr: stdout may be a pipe, where nobody would see it.
     sys.stderr.write(question)
     sys.stderr.flush()
     answer = sys.stdin.readline() if sys.stdin is not None else ""

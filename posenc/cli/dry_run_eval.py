@@ -106,7 +106,7 @@ def _print_cells(console: Console, evaluation: EstimatedEvaluation) -> None:
 def _cell_row(cell: CellEstimate, train_length: int) -> list[str]:
     """Return the texts of a cell, its state last."""
     name = cell.protocol if cell.extension is None else f"{cell.protocol} +{cell.extension}"
-    # Rounded, since a window such as 0.3T is no whole multiple in binary.
+    # The ratio is rounded, since a window such as 0.3T is no exact multiple in binary.
     window = f"{cell.window} ({length_text(round(cell.window / train_length, 4))})"
     if cell.problem is not None:
         return [name, window, "-", "-", "-", cell.problem]

@@ -45,13 +45,13 @@ def run(command: str | None = None) -> None:
     stop_with_parent()
     arguments = sys.argv[1:] if command is None else [command, *sys.argv[1:]]
     invocation = Invocation.read()
-    # It is taken here, since it may stand behind any command, and not all of them know it.
+    # The flag is taken here, since it may stand behind any command, and not all of them know it.
     if DEBUG_FLAG in arguments:
         arguments = [argument for argument in arguments if argument != DEBUG_FLAG]
         invocation = replace(invocation, debug=True)
         os.environ[DEBUG] = "1"  # Hydra reads it, and so do the jobs of a sweep
     try:
-        # It takes over from `leave_at_signals`, which clears nothing up.
+        # StopFlag takes over from `leave_at_signals`, which clears nothing up.
         with StopFlag(has_begun=False) as stop:
             _run(arguments, invocation, stop)
     except InterruptedRunError:  # a second signal, while the first one was handled

@@ -63,7 +63,7 @@ def _run(
         from posenc.training.distributed import run_distributed
 
     line = parse(arguments, command, command_flags)
-    # As it was typed, since status.json keeps it for the command that continues the run.
+    # The folder stays as it was typed: status.json keeps it for the command that continues the run.
     invocation = replace(invocation, config_dir=line.config_dir)
     if _is_another_process() and (line.asks_hydra or dry_run or command == "eval"):
         return 0  # the first process answers, or measures

@@ -17,7 +17,7 @@ HELP_IS_PRINTED = "NoArgsIsHelpError"  # Typer raises it for `posenc` and `posen
 
 def is_usage_error(error: BaseException) -> bool:
     """Tell whether Typer's parser refused the line."""
-    # By what it has, since the class is click's or Typer's copy of it, by the version of Typer.
+    # The attributes are asked, since the class is click's or Typer's copy of it, by the version of Typer.
     return hasattr(error, "format_message") and hasattr(error, "ctx")
 
 

@@ -65,7 +65,7 @@ def refuse_wrong_verb(arguments: Sequence[str], commands: Sequence[str], options
 
 def _command_meant(word: str, commands: Sequence[str]) -> str | None:
     """Return the command that a word stands for elsewhere, or that is most like it."""
-    # Before likeness: `run` is like `runs`, and means `train`.
+    # The table comes before likeness: `run` is like `runs`, and means `train`.
     for command, names in VERBS.items():
         if word.casefold() in names:
             return command

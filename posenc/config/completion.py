@@ -126,7 +126,7 @@ def _keys(command: str, words: Sequence[str], config_dir: str | None) -> list[st
 def _values(key: str, value: str, config_dir: str | None) -> list[str]:
     """Return what a value may become. In a list such as `rope,al` the last item is completed."""
     if key == "eval.protocols":
-        # Imported for this key alone, since a TAB has to be quick.
+        # The import is for this key alone, since a TAB has to be quick.
         from posenc.evaluation.protocols import protocol_names
 
         names: Iterable[str] = protocol_names()

@@ -269,8 +269,8 @@ def initialize_hydra(config_dir: str | None) -> Iterator[list[str]]:
             raise UserError("--config-dir", config_dir, "there is no such folder")
         # Hydra takes the first file of a name on its path, which is posenc's, without a word.
         refuse_taken_names(Path(config_dir))
-    # By the folder: `initialize` would look beside this file, and the
-    # tree lies elsewhere in a wheel and in a clone.
+    # The folder is named, since `initialize` would look beside this file. The tree lies elsewhere in a wheel
+    # and in a clone.
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         yield search_path_overrides(config_dir)
 

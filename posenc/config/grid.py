@@ -41,7 +41,7 @@ def grid(command: str, overrides: list[str]) -> list[list[str]]:
         # `interval()` of Hydra's grammar is for sweepers that search.
         if not parsed.is_discrete_sweep():
             raise UserError(key, parsed.get_value_string(), "cannot be enumerated")
-        # Counted before any job is made: `seed=range(0,1e9)` would fill the memory.
+        # The jobs are counted before any is made: `seed=range(0,1e9)` would fill the memory.
         jobs *= _count_values(key, parsed)
     if jobs > LARGEST_SWEEP:
         swept = [text for text in overrides if has_several_values(text)]

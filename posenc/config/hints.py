@@ -51,7 +51,7 @@ def _setting_of(word: str) -> str | None:
 def hint_at_choice(group: str, value: str) -> str:
     """Return a hint at what was meant by a choice that a group does not have, or how to add a choice."""
     has_similar = nearest(value, choice_files(group)) is not None  # the error itself suggests the similar one
-    # Of data only a path is meant: names of data sets on the hub are another setting.
+    # A value of `data` can only mean a path: names of data sets on the hub are another setting.
     may_be_hub_name = group != "data" and not has_similar
     if group in CHOICE_AND_PATH and (_looks_like_a_path(value) or may_be_hub_name):
         return f"did you mean: {_by_path(group, value)}"

@@ -74,7 +74,7 @@ def compose(command: str, overrides: list[str]) -> DictConfig:
             choices.append(text)
         else:
             values.append(override)
-    # A copy, since the values of this job are written into it.
+    # The configuration is copied, since the values of this job are written into it.
     config = copy.deepcopy(_compose_choices(command, tuple(choices), _yaml_stamps()))
     ConfigLoaderImpl._apply_overrides_to_config(values, config)
     config.hydra.runtime.cwd = os.getcwd()  # noqa: PTH109 (as Hydra sets it)
@@ -128,7 +128,7 @@ def launcher_and_config(
     """
     hydra_object = GlobalHydra.instance().hydra
     assert hydra_object is not None
-    # For several jobs, and with Hydra's logging, which `hydra.compose` leaves out.
+    # `hydra.compose` would compose it for a single job, and would leave out Hydra's logging.
     config = hydra_object.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
     context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
     return Plugins.instance().instantiate_launcher(context, task, config), config

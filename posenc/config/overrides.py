@@ -159,7 +159,7 @@ def _refuse_split_list(arguments: Sequence[str]) -> None:
     for begin, argument in enumerate(arguments):
         if "=" not in argument or not _has_open_bracket(argument):
             continue
-        # As few words as close the bracket: those behind them are other settings.
+        # The list ends with the first word that closes the bracket. What stands behind it are other settings.
         for end in range(begin + 2, len(arguments) + 1):
             joined = "".join(arguments[begin:end])
             if not _has_open_bracket(joined):
@@ -264,7 +264,7 @@ def quote_paths(override: str) -> str:
     written = f"{key}{equals}"
     setting = key_of(override)
     is_plain = value not in ("", "[]", "null") and not HYDRAS_GRAMMAR.search(value)
-    # It may be `\n` or a comma, and is never a list of values.
+    # A separator may be `\n` or a comma, and is never a list of values.
     if is_plain and setting == SEPARATOR:
         return f"{written}{quote(value)}"
     is_file = setting == "encoding" and FILE_OF_ENCODING.search(value) is not None

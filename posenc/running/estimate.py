@@ -41,7 +41,7 @@ from posenc.settings.tree import RunSettings
 
 # What a layer computes for a token besides matrix products, counted in multiplications of two numbers: for
 # each number of the layer's width, and for each score. Fitted on one core to nano and tiny, T = 64 and 512.
-# With all of these constants ten runs took 0.78 to 1.42 times what was said (docs/performance.md).
+# With all of these constants ten runs took 0.78 to 1.42 times as long as was said (docs/performance.md).
 MULTIPLICATIONS_A_WIDTH = 135
 MULTIPLICATIONS_A_SCORE = 10
 CALLS_A_LAYER = 900  # the time that Python takes for a layer, counted in calls of the smallest operation

@@ -48,7 +48,7 @@ def export_hf(run: str, folder: str) -> Path:
     """
     target = _new_folder(folder)
     try:
-        # Without plug-ins, since Arcee has nothing but posenc's own RoPE and NoPE.
+        # Plug-ins are left out, since Arcee has nothing but posenc's own RoPE and NoPE.
         stored = stored_run(run, [])
     except UserError as error:
         if error.key == "encoding":  # perhaps one of a plug-in, which this command does not import
@@ -213,7 +213,7 @@ def state_of(model: Decoder) -> dict[str, Tensor]:
         }
         for name, weight in weights_of_layer.items():
             weights[f"model.layers.{layer}.{name}.weight"] = weight
-    # Clones: q, k and v are views of one tensor, and safetensors refuses tensors that share memory.
+    # q, k and v are views of one tensor, and safetensors refuses tensors that share memory.
     return {name: weight.detach().clone() for name, weight in weights.items()}
 
 

@@ -112,7 +112,7 @@ def fitted_lengths(settings: EvalSettings, context_length: int, texts: LongTexts
     base_length = context_length if settings.base_length is None else settings.base_length
     windows = resolve_lengths([*settings.lengths, context_length], base_length)
     documents_at_train_length = texts.count(context_length)
-    # Of fewer documents a table warns. A corpus that has few even at T is asked for half of those.
+    # A table warns of fewer documents. A corpus that has few even at T is asked for half of those.
     needed = min(FEW_DOCUMENTS, max(1, documents_at_train_length // 2))
     return [window for window in windows if window <= context_length or texts.count(window) >= needed]
 
@@ -139,8 +139,8 @@ def fit_to_time(
     them open. The choice is kept in the cache, for models with this key: it names what decides the time of a
     pass, and is known before weights are read.
     """
-    # All that the choice depends on, but the machine's load: another
-    # answer a minute later would be other targets.
+    # The key has all that the choice depends on, but the load of the machine:
+    # a minute later that would choose other targets.
     key = [
         list(model_key),
         job.settings.encoding.name,

@@ -86,7 +86,8 @@ class HfCheckpoint:
 def import_transformers(key: str) -> Any:
     """Return transformers with its messages switched off. Raises UserError if it is not installed."""
     try:
-        # It is an extra, posenc[hf]. Commands that read no checkpoint do not wait for its import.
+        # transformers is an extra, posenc[hf], and commands that read
+        # no checkpoint do not wait for its import.
         import transformers
     except ImportError as error:
         raise UserError(key, "hf", "needs transformers", hint="pip install 'posenc[hf]'") from error
@@ -127,7 +128,7 @@ def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
         model_class = _model_class(transformers, checkpoint)
         with torch.device("meta"):
             model: nn.Module = _from_config(model_class, checkpoint)
-        # A list, since the modules are replaced on the way.
+        # The modules are listed first, since some are replaced on the way.
         for name, module in list(model.named_modules()):
             # frequencies follow from the configuration, so that a rotation needs no weights
             if hasattr(module, "rope_type") and hasattr(module, "config"):
@@ -429,7 +430,8 @@ def _digest_of_weights(file: Path) -> str:
         return str(stored["sha256"])
     digest = sha256_of_file(file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Sealed, since a digest that was cut would name the records of a model that nobody has measured.
+    # The file is sealed, since a digest that was cut would name the
+    # records of a model that nobody has measured.
     write_sealed(path, {"sha256": digest})
     return digest
 

@@ -104,8 +104,8 @@ def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
         # Only trainings are shared among processes. An evaluation runs in the first one alone.
         if job.training is not None:
             current().connect(job.device, job.directory.name, job.training.batch_windows)
-            # status.json keeps them for the command that continues the
-            # run, and Hydra's part is of this process.
+            # status.json keeps the overrides for the command that continues
+            # the run. Hydra's part is of this process.
             own_overrides = [text for text in overrides if not is_hydras(text)]
             outcome = run_train(job, own_overrides, invocation)
         else:

@@ -80,7 +80,7 @@ def check_encodings(
             else:
                 checked.append(CheckedEncoding(label, settings, verdicts))
     if not checked:
-        # With nothing checked the first refusal is the answer, as of a single encoding.
+        # If nothing was checked, the first refusal is the answer, as of a single encoding.
         raise next(iter(refused.values()))
     return LawCheck(checked, refused)
 

@@ -22,7 +22,7 @@ from posenc.results.files import read_file
 from posenc.running.invocation import WAIT
 from posenc.training.distributed import current
 
-# It is not 0, since `is_held` takes the lock for a moment, too.
+# The time is not 0, since `is_held` takes the lock for a moment, too.
 SECONDS_TO_ACQUIRE = 0.5  # a lock is free at once, or another process is at work on the run
 
 
@@ -81,7 +81,7 @@ def is_held(directory: Path, name: str) -> bool:
     if not exists(path):
         return False
     try:
-        # The kernel answers only who tries to take such a lock (flock): there is no way to ask.
+        # Nobody can ask whether a lock of this kind (flock) is held. One can only try to take it.
         with file_lock(path, timeout=0):
             return False
     except Timeout:

@@ -29,7 +29,7 @@ class Rates:
 def measure_rates(device: torch.device, precision: str, width: int, rows: int, threads: int | None) -> Rates:
     """Time the three operations on a device, in a precision, at the sizes of a model."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    # As in the MLP of a layer, whose products are the largest.
+    # The product is that of a layer's MLP, which has the largest ones.
     x = torch.ones(rows, width, device=device, dtype=dtype)
     weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
     many = torch.ones(NUMBERS, device=device)

@@ -223,8 +223,7 @@ def _train_extended(model: Decoder, settings: RunSettings) -> None:
         assert extension is not None
         extended = extension.effective_encoding(settings.context_length)
     changes_nothing = extended is model.effective_encoding
-    # The run would be named after an extension that does nothing, and
-    # would be trained on at lengths without one.
+    # The run would be named after an extension that does nothing.
     if changes_nothing and settings.context_length > _length_of_weights(settings):
         problem = f"changes nothing at {settings.context_length} tokens"
         hint = ""

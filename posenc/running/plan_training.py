@@ -96,7 +96,7 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     """
     initial = None
     if settings.train.init is not None:
-        # It comes first, since what the weights were trained with becomes a part of the settings.
+        # The weights come first, since what they were trained with becomes a part of the settings.
         initial = initial_checkpoint(settings.train.init, settings.tokenizer, settings.plugins)
         settings = _beginning_with(settings, initial)
     elif settings.extend.name != NONE:

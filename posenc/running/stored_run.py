@@ -69,7 +69,7 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     settings = _checked_settings(stored_settings, plugins)
     shape = check_model(settings.model)
     try:
-        # Before any weight is read: the shapes of the weights are compared with this outline.
+        # The outline comes before any weight is read: the shapes of the weights are compared with it.
         outline = build_outline(settings, shape)
     except UserError as error:  # what earlier versions took may be refused today
         problem = f"this version of posenc refuses its settings: {error.key}={error.value}: {error.problem}"

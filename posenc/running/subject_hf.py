@@ -128,7 +128,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
     assert isinstance(length, int)
-    # It comes after T: the length before a scaling stands in the part that is taken away here.
+    # T is read before: the length before a scaling stands in the part that is taken away here.
     if not subject.rope_scaling:
         checkpoint = _without_scaling(checkpoint)
     weights = _weights(subject, checkpoint)
@@ -210,7 +210,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     # The extension is not part of it: with and without one the same targets are measured.
     model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer]
     fitted = _fitted_to_time(job, settings, model_key)
-    # It is checked again, since the time may have left no length beyond T.
+    # The check is repeated, since the time may have left no length beyond T.
     fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted
 

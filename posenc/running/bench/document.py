@@ -179,7 +179,7 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
 
 def _mfu(case: BenchCase, model: Decoder, training: Figures) -> Mfu | None:
     """Return the MFU of a training; None if it was not timed, or the peak of the device is not known."""
-    # Only a GPU with a data sheet has one.
+    # Only a GPU whose data sheet is known has a peak.
     peak = peak_flops(case.step.device, case.step.precision)
     if training.timing is None or peak is None:
         return None

@@ -49,7 +49,7 @@ class Work:
         """Return the bytes that tensors hold at the peak, without compilation."""
         # not the peak of the process: by the allocator's luck that was 57 to 100 MB for the same batch
         meter = LiveTensors()
-        # They are a part of `held_bytes`, which covers the moments of an optimizer, too.
+        # Parameters are a part of `held_bytes`, which covers the moments of an optimizer, too.
         meter.ignore([*self.model.parameters(), *self.model.buffers()])
         with meter:
             (self.plain_run or self.run)()

@@ -148,7 +148,7 @@ def _connected(address: str) -> Iterator[Any]:
 
     options: dict[str, Any] = {}
     if address == "local":
-        # As many as a sweep on this machine counts, by its binding and its container's quota.
+        # The cores are counted as for a sweep on this machine, by its binding and its container's quota.
         options = {"num_cpus": usable_cores(), "include_dashboard": False}
     try:
         # What a job prints comes by the board. Ray's own logs of its workers would stand between those lines.
@@ -186,7 +186,7 @@ def _marker(task: SweepTask) -> Iterator[tuple[Path, str]]:
     text = secrets.token_hex(16)
     is_training = task.evaluation is not None
     folder = task.directory.parents[1] / ".sweeps" if is_training else task.directory
-    # A name that nobody else has: two sweeps may wait in one folder.
+    # Nobody else has this name: two sweeps may wait in one folder.
     path = folder.absolute() / f".ray-{text[:8]}"
     write_text_atomic(path, text)
     try:
@@ -273,7 +273,8 @@ class RaySweep:
                 self._submit_tasks()
                 # The pause is short, since the lines of all jobs are printed between two such waits.
                 ended, _ = self.ray.wait(list(self.running), timeout=LOOK_SECONDS)
-                # Before the ends: a job's last lines stand above the line that says how it ended.
+                # The messages come before the ends: a job's last lines
+                # stand above the line that says how it ended.
                 self._pass_on_messages()
                 for reference in ended:
                     self._note_end(self.running.pop(reference), reference)
@@ -375,7 +376,7 @@ class RaySweep:
             return
         on_its_node = self._on(end.node)
         remove = self.ray.remote(remove_own).options(
-            # It asks for no core: all of the node's may be busy with jobs.
+            # The task asks for no core: all of the node's may be busy with jobs.
             num_cpus=0,
             scheduling_strategy=on_its_node,
             max_retries=0,

@@ -120,7 +120,7 @@ class WorkerPool:
     def _begin_tasks(self, threads: ThreadPoolExecutor) -> None:
         """Begin as many tasks as can begin. If the pool is stopping, note that the others never started."""
         if self.is_stopping:
-            # They get an outcome, so that the list at the end tells them from tasks that failed.
+            # Each of them gets an outcome, so that the list at the end tells it from tasks that failed.
             self.outcomes |= {task.name: TaskOutcome(NOT_STARTED) for task in self.waiting}
             self.waiting = []
         while len(self.running) < self.at_once:
@@ -134,7 +134,7 @@ class WorkerPool:
     def _next_task(self) -> SweepTask | None:
         """Return the first task that can begin; note those that another process has ended."""
         busy = {worker.task.directory for worker in self.running.values()}
-        # A copy, since tasks that have ended elsewhere are taken out on the way.
+        # The list is copied, since tasks that have ended elsewhere are taken out on the way.
         for task in list(self.waiting):
             if task.directory in busy:  # two tasks of one run go one after the other
                 continue
