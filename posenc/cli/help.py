@@ -130,8 +130,11 @@ def _topic_of(arguments: Sequence[str]) -> str | None:
     """Return the word after the flag, if it is no flag and no setting."""
     flag_index = next(index for index, word in enumerate(arguments) if word in FLAGS)
     following = arguments[flag_index + 1 : flag_index + 2]
-    is_topic = bool(following) and "=" not in following[0] and not following[0].startswith("-")
-    return following[0] if is_topic else None
+    if not following:
+        return None
+    word = following[0]
+    is_topic = "=" not in word and not word.startswith("-")
+    return word if is_topic else None
 
 
 def _first_screen(request: HelpRequest) -> list[str]:

@@ -36,7 +36,7 @@ def usage_error(error: Any, root: Any, arguments: Sequence[str]) -> UserError:
         return UserError(path, word, "there is no such command", allowed=list(command.commands))
     if option is None:
         return UserError(path, None, error.format_message(), hint=f"see {path} --help")
-    parameter = next((known for known in command.params if option in known.opts), None)
+    parameter = next((declared for declared in command.params if option in declared.opts), None)
     if parameter is None:
         return _no_such_option(str(option), command, path)
     # Typer refuses a known option for one of these two reasons.

@@ -87,8 +87,9 @@ def _words_of_bash() -> tuple[list[str], str]:
     typed = os.environ["COMP_WORDS"].split()[: position + 1]
     if len(typed) <= position:  # the cursor stands behind a space
         typed.append("")
-    *words, incomplete = re.sub(r" ?= ?", "=", " ".join(typed)).split(" ")
-    return words, incomplete
+    line = re.sub(r" ?= ?", "=", " ".join(typed))
+    *earlier_words, incomplete = line.split(" ")
+    return earlier_words, incomplete
 
 
 def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]:

@@ -35,9 +35,11 @@ def hint_at_word(word: str) -> str:
 def _setting_of(word: str) -> str | None:
     """Return the override that a bare word stands for: a run, a choice, a file or folder."""
     # A run that is gone still has the form of one: its name ends in eight hex digits.
-    if is_file(expanded(word) / "config.yaml") or NAME_OF_RUN.fullmatch(word.rpartition("/")[2]):
+    last_part = word.rpartition("/")[2]
+    if is_file(expanded(word) / "config.yaml") or NAME_OF_RUN.fullmatch(last_part):
         return f"run={word}"
-    groups = sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
+    folders = [path.name for path in conf_dir().iterdir() if path.is_dir()]
+    groups = sorted(name for name in folders if name != "hydra")
     # Encodings are what is mostly meant, and come first.
     for group in ("encoding", *groups):
         if word in choice_files(group):

@@ -146,7 +146,8 @@ def _with_settings(command: str, arguments: Sequence[str], unknown: Sequence[str
             continue
         flag, equals, value = argument.partition("=")
         # `--epochs 3` of other programs has its value behind a space, `--quiet` has none.
-        next_is_value = bool(remaining) and "=" not in remaining[0] and not remaining[0].startswith("-")
+        following = remaining[0] if remaining else ""
+        next_is_value = bool(remaining) and "=" not in following and not following.startswith("-")
         if not equals:
             value = remaining.pop(0) if next_is_value else "true"
         key = flag.removeprefix("--").replace("-", "_")
@@ -169,7 +170,9 @@ def _refuse_split_list(arguments: Sequence[str]) -> None:
 
 def _has_open_bracket(text: str) -> bool:
     """Tell whether a bracket or brace is opened and not closed."""
-    return text.count("[") > text.count("]") or text.count("{") > text.count("}")
+    open_brackets = text.count("[") - text.count("]")
+    open_braces = text.count("{") - text.count("}")
+    return open_brackets > 0 or open_braces > 0
 
 
 def _check_repeated(overrides: Sequence[str]) -> None:

@@ -143,7 +143,8 @@ def _meant_setting(command: str, key: str, value: str | None, known: list[str]) 
         return _listed(same_name, value)
     meant = setting_called(command, key)
     # of a command that does not take the setting, the name says nothing
-    if meant is not None and meant.partition(".")[0] in known and not key.startswith("hydra"):
+    is_taken = meant is not None and meant.partition(".")[0] in known
+    if is_taken and not key.startswith("hydra"):
         return instead_of_setting(command, key, value)
     return _listed(_similar_settings(parent, name, known), value)
 

@@ -123,9 +123,11 @@ def check_length_schedule(
         share_so_far += share
         # The sum is rounded and not each share, so that the last stage ends with the last step.
         stages.append(Stage(round(share_so_far * steps), length))
-    # Shares such as 0.1, 0.2 and 0.7 add up to 1 only up to rounding.
     grows = all(stage.length < following.length for stage, following in pairwise(stages))
-    if not grows or stages[-1].length != context_length or abs(share_so_far - 1) > 1e-6:
+    ends_at_context_length = stages[-1].length == context_length
+    # Shares such as 0.1, 0.2 and 0.7 add up to 1 only up to rounding.
+    misses_the_whole = abs(share_so_far - 1) > 1e-6
+    if not grows or not ends_at_context_length or misses_the_whole:
         problem = "lengths must grow up to context_length, and the shares add up to 1"
         raise UserError(key, _as_lists(schedule), problem, allowed=allowed)
     ends = [0, *(stage.last_step for stage in stages)]
