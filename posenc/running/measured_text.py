@@ -61,6 +61,7 @@ def text_to_measure(
     if trained_on is None or facts.fingerprint == trained_on.fingerprint:
         return MeasuredText(measured, facts)
     if is_measured_whole(measured) and _was_trained_on(measured, facts, evaluation, trained_on):
+        # The user has asked for all of it, so a part is not measured in its place.
         if with_own_split.parameters["split"]["test"] == 1:
             problem = "measures documents that this run was trained on"
             raise UserError("data.split.test", 1.0, problem, hint="without it the held-out ones are measured")
@@ -75,6 +76,7 @@ def _read_facts(data: DataSettings, tokenizer: TokenizerSettings, evaluation: Ev
         tokenizer,
         splits=evaluation.splits,
         needed_tokens=evaluation.lengths.longest + 1,
+        # Nothing is trained here, so no training document has to hold a window.
         context_length=None,
     )
 
@@ -152,6 +154,7 @@ def unigram_warning(records: Iterable[Record], store: TokenStore, split: str, le
         for record in records
         if record["protocol"] == HEADLINE and record["window"] == length and record["extend"] is None
     ]
+    # A loss that is not finite is stored as null.
     if not losses or losses[0] is None:
         return None
     unigram = unigram_nats(store, split)

@@ -26,6 +26,7 @@ class TrainingReport:
 
     def on_resume(self, step: int) -> None:
         """Drop what was logged after the step that the training continues from, and say which one it is."""
+        # Steps after the checkpoint are made again, and would stand in the file twice.
         run_directory.drop_after(self.directory, step)
         self.progress.begin(step)
         if step:

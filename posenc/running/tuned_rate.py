@@ -64,6 +64,7 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
         raise UserError("seed", settings.seed, problem, allowed=f"not {seeds}")
     rates = _listing(trials.losses)
     best = trials.best
+    # The best of all rates may then lie beyond those that were tried.
     if best in (min(trials.losses), max(trials.losses)):
         say(f"train.lr=tuned: {best:g} is at the end of those tried ({rates}); try further ones")
     how = f"best of {rates} on validation documents, seeds {_listing(trials.seeds)}"

@@ -152,6 +152,7 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
     for window in case.windows:
         make_work = partial(evaluation_work, case, model, window)
         make_base = partial(evaluation_work, base, base_model, window)
+        # Each window has its own base, since the ratio of two encodings depends on the length.
         evaluation[window] = measure_figures(make_work, make_base, repeats)
     # The evaluation above is timed uncompiled, as it runs.
     compiled = case.title.compile  # the base is in the same table, so it has the same setting

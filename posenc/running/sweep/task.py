@@ -70,6 +70,7 @@ class SweepTask:
         """
         if self.precision is None:
             return list(words)
+        # The word is replaced and not repeated: posenc says of a repeated one that it has no effect.
         other_words = [word for word in words if key_of(word) != "train.precision"]
         return [*other_words, f"train.precision={self.precision}"]
 
@@ -118,6 +119,7 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
     if exit_code in CODES.values() or -exit_code in CODES:
         return TaskOutcome(INTERRUPTED, SAVED)
     status = read_status(task.directory)
+    # With any other code the status may be that of an earlier process.
     if exit_code == 1 and task.evaluation is not None and status.get("status") == DIVERGED:
         return TaskOutcome(DIVERGED, status.get("reason"))
     if exit_code < 0:
