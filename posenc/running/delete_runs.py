@@ -26,7 +26,7 @@ def check_deletable(runs: Sequence[Run]) -> None:
 
 
 def size_of(directory: Path) -> int:
-    """Return the bytes of the files in a run directory."""
+    """Return the bytes of all files and folders in a run directory."""
     # lstat, since a link's own size is what its deletion frees.
     return sum(path.lstat().st_size for path in directory.rglob("*"))
 

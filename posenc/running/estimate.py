@@ -52,7 +52,7 @@ KEPT_A_WIDTH = 19.0
 KEPT_A_SCORE = 0.6
 BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
 BYTES_A_WEIGHT = 4.0  # in an evaluation, which has the weights in float32
-WIDTH_OF_GIVEN = 512  # assumed of a given model, whose width is unknown, to measure the rates
+WIDTH_OF_GIVEN = 512  # of the product that is timed for a model that posenc did not train
 BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in float32
 # What a model of transformers computes besides matrix products, in multiplications of two numbers.
 HF_MULTIPLICATIONS_A_WIDTH = 60  # of a layer, for each number of its width
@@ -337,7 +337,7 @@ def _evaluation_memory(
 
 
 def _width(model: MeasuredModel) -> int:
-    """Return the width of the layers, for the matrix product that is timed."""
+    """Return the width of the matrix product that is timed: that of the layers, or one for all given models."""
     return WIDTH_OF_GIVEN if isinstance(model, CallableModel) else model.shape.d_model
 
 
