@@ -337,7 +337,7 @@ def _evaluation_memory(
 
 
 def _width(model: MeasuredModel) -> int:
-    """Return the width of the matrix product that is timed: that of the layers, or one for all given models."""
+    """Return the width of the matrix product that is timed: of the layers, or one for all given models."""
     return WIDTH_OF_GIVEN if isinstance(model, CallableModel) else model.shape.d_model
 
 
