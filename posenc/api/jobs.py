@@ -51,6 +51,7 @@ def train(**overrides: Any) -> LoadedRun:
     """
     texts = list(_override_texts(overrides))
     job = plan_training(_compose("train", texts).run_settings)
+    # The texts are kept in status.json, so that `posenc runs` can name the command that continues the run.
     _raise_if_stopped(run_train(job, texts, Invocation.read()))
     return load(job.directory, plugins=job.run_settings.plugins)
 
@@ -62,16 +63,19 @@ def evaluate(subject: Any, /, **overrides: Any) -> LoadedRun:
     model, a module or a function from tokens (B, W) to logits (B, W, V), see `measure_given`. For one of
     transformers: `evaluate("hf", subject={"path": DIR_OR_NAME})`. Raises what `train` raises.
     """
+    # A LoadedRun and a Run are not callable, so they pass by.
     if callable(subject):
         directory, outcome = measure_given(subject, **overrides)
         _raise_if_stopped(outcome)
         return load(directory)
     if isinstance(subject, LoadedRun):
+        # Whoever loaded the run trusts this code already.
         overrides = {"plugins": subject.plugins, **overrides}
     if isinstance(subject, LoadedRun | Run):
         subject = subject.path
     if isinstance(overrides.get("plugins"), str):  # as `load` takes it
         overrides["plugins"] = [overrides["plugins"]]
+    # A run in a folder `hf` is named by ./hf.
     group = "subject" if str(subject) in choice_files("subject") else "run"
     texts = [*_override_texts({group: str(subject)}), *_override_texts(overrides)]
     job = plan_job(_compose("eval", texts).settings)
@@ -92,12 +96,17 @@ def measure_given(
         if group_of(key) not in KEYS_OF_GIVEN_MODEL:
             problem = "does not apply to a model that is given as it is"
             raise UserError(key, None, problem, allowed=", ".join(KEYS_OF_GIVEN_MODEL))
+    # The default of 64 would be a number without meaning for a model that somebody else has trained.
     if "context_length" not in overrides:
         raise UserError("context_length", None, "is needed: T, the length that others are compared with")
+    # A function has a name, a module only its class.
     name = overrides.pop("name", None) or getattr(subject, "__name__", type(subject).__name__)
     texts = [*_override_texts(overrides), *_override_texts(_tokenizer_overrides(tokenizer))]
+    # A given model reads some settings of a training, such as its text and its lengths.
     settings = _compose("train", texts).run_settings
+    # The size of the vocabulary is that of the tokenizer, which is built while the job is planned.
     model = CallableModel(subject, 0, settings.context_length)
+    # The planning is inside of it, since it passes texts through the model to identify the weights.
     with restored_modes(model):
         job = plan_given_model(
             GivenModel(
@@ -135,6 +144,8 @@ def _tokenizer_overrides(tokenizer: Any) -> dict[str, Any]:
         return {"tokenizer": "bytes"}
     if isinstance(tokenizer, str | os.PathLike):
         return {"tokenizer": "hf", "tokenizer.path": str(tokenizer)}
+    # An object is written into the cache first: settings hold texts,
+    # and the same object is found again by them.
     settings = tokenizer if isinstance(tokenizer, Mapping) else kept_tokenizer(tokenizer).plain()
     if "name" not in settings:
         raise UserError("tokenizer.name", None, "is needed", allowed=choice_files("tokenizer"))
@@ -144,6 +155,7 @@ def _tokenizer_overrides(tokenizer: Any) -> dict[str, Any]:
 
 def _raise_if_stopped(outcome: Outcome) -> None:
     """Raise KeyboardInterrupt or RunError for a job that a signal stopped."""
+    # That is Ctrl-C. A notebook shows KeyboardInterrupt as a stop and not as an error.
     if outcome.exit_code == 130:
         raise KeyboardInterrupt
     if outcome.exit_code:

@@ -27,6 +27,7 @@ def load(run: str | Path, *, plugins: Sequence[str] = ()) -> LoadedRun:
     Raises UserError if there is no such run, or if it cannot be read.
     """
     stored = load_run(directory_of(str(run)))
+    # `posenc compare` shows damaged runs with their problem. An object of one would fail at its first use.
     if stored.problem is not None:
         raise UserError("run", run, stored.problem)
     return LoadedRun(stored, plugins)
@@ -40,6 +41,7 @@ class LoadedRun:
 
     def __init__(self, run: Run, plugins: str | Sequence[str] = ()) -> None:
         self.run = run
+        # A text is a sequence of letters, each of which would be taken for a module.
         self.plugins = [plugins] if isinstance(plugins, str) else list(plugins)
         self.path = run.path
         self.name = run.name
@@ -90,6 +92,7 @@ class LoadedRun:
 
         It sees the last `context` tokens; None: the whole text. Temperature 0 takes the likeliest tokens.
         """
+        # A model that was trained with planted pairs may have tokens for them, which no text has.
         vocab_size = self.tokenizer.vocab_size
 
         def logits_of(text: Sequence[int]) -> Tensor:

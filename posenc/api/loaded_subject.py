@@ -32,6 +32,8 @@ class LoadedSubject:
         """Check the model and the extension. Raises UserError."""
         if settings.extend.tune:
             raise UserError("extend.tune", True, "chooses by losses, which a sample has not", allowed="false")
+        # Configuration and tokenizer alone: weights may take minutes to
+        # load, and a wrong setting is told before.
         self._hf = read_subject(settings)
         self._data = settings.data or default_data()
         self._device = resolve_device(settings.device)
@@ -81,6 +83,7 @@ class LoadedSubject:
             new_tokens = list(text) if past is None else [text[-1]]
             step = self.model.next_logits(torch.tensor([new_tokens], device=self._device), past, encoding)
             past = step.past
+            # Many checkpoints pad their vocabulary, and no text has the tokens behind its end.
             return step.logits[0, : self.tokenizer.vocab_size]
 
         written = continuation(logits_of, ids, tokens=tokens, temperature=temperature, seed=seed)

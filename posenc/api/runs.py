@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from posenc.report.charts import Drawing
 
 LINES_PER = {"cell": cells_table, "seed": seeds_table}  # what a line of the pandas table stands for
+# A notebook has no columns to ask for.
 TEXT_WIDTH = 100  # columns of a comparison that is printed
 
 
@@ -86,8 +87,10 @@ class Runs(list[Run]):
         request = CompareRequest(protocol, metric, allow_mixed=allow_mixed)  # type: ignore[arg-type]
         request = suited_to_tasks(self, request)
         lines = LINES_PER[per](compare_runs(self, request))
+        # As trained and as extended are rows of one encoding, and a pivot by `encoding` would average them.
         if not extended:
             lines = [line for line in lines if line["extend"] is None]
+        # Beside the losses a comparison has other numbers of the same runs, such as recall.
         if request.protocol != ALL_PROTOCOLS:
             lines = [line for line in lines if line["protocol"] == request.protocol]
         return pd.DataFrame(lines)
@@ -133,6 +136,7 @@ class Runs(list[Run]):
 def _request(arguments: dict[str, Any]) -> CompareRequest:
     """Return the request of keyword arguments. `rows` may be one name, `columns` one multiple: 8 or `8x`."""
     options = [field.name for field in fields(CompareRequest)]
+    # A dataclass would raise a TypeError, without what is allowed.
     for key in sorted(arguments):
         if key not in options:
             raise UserError(key, None, "there is no such option", allowed=", ".join(options))

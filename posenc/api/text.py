@@ -16,6 +16,7 @@ from posenc.evaluation.passes import inputs_given
 from posenc.model.decoder import Decoder
 from posenc.settings.numbers import check_between, check_whole
 
+# This is within 10% of the best size, for windows of 32 to 512 tokens (docs/log.md).
 BATCH_TOKENS = 8192  # tokens of one forward pass
 
 LogitsOfText = Callable[[Sequence[int]], Tensor]  # a text -> the logits of the token behind it, (V,)
@@ -32,6 +33,7 @@ def window_of(model: Decoder, context: int | None, length: int) -> int:
     except NotApplicableError as error:
         allowed = f"up to {encoding.shape.positions} tokens"
         raise UserError("context", requested, str(error), allowed=allowed) from error
+    # An encoding may have no positions past a certain number, also where it refuses no length.
     limit = encoding.ends_at
     if limit is not None and window > limit:
         problem = f"no encoding of positions from {limit} on"
@@ -64,6 +66,8 @@ def _losses(model: Decoder, windows: Tensor, n_targets: int) -> Tensor:
     windows = windows.to(model.embedding.weight.device)
     logits = model(windows[:, :-1], n_targets=n_targets)  # (B, n_targets, V)
     targets = windows[:, -n_targets:].flatten()
+    # The loss is computed in float32, also where the model computes in
+    # bf16: a sum of exponentials needs the digits.
     return F.cross_entropy(logits.float().flatten(0, 1), targets, reduction="none")
 
 
@@ -91,6 +95,7 @@ def continuation(
     for _ in range(tokens):
         # The draw is made on the CPU, whose generator draws the same numbers on every machine.
         logits = logits_of(text).float().cpu()  # (V,)
+        # torch.multinomial would raise an error that says nothing of the context.
         if not logits.isfinite().all():
             raise UserError("context", len(text), "its logits are not finite there")
         if temperature == 0:

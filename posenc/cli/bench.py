@@ -31,20 +31,24 @@ READ_OF_EVAL = ("eval.batch_tokens", "eval.target_fraction")
 def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> int:
     """Measure what the overrides choose, and print it. Return 0, or 1 if no row could be trained."""
     check_whole("--repeats", repeats, least=1)
+    # A setting without effect is refused: a table that ignores it would be read as its result.
     for override in line.overrides:
         key = key_of(override)
         if group_of(key) == "eval" and "." in key and key not in READ_OF_EVAL:
             hint = f"it reads {', '.join(READ_OF_EVAL)}; lengths to evaluate at: --eval-lengths 1x,8x"
             raise UserError(key, None, "is not read by bench", hint=hint)
+        # `tracking=none` says what a bench does anyway.
         if group_of(key) in WITHOUT_EFFECT and override != "tracking=none":
             hint = "it measures one case after the other, and keeps no run"
             raise UserError(key, None, "is not read by bench", hint=hint)
     # encoding=rope,alibi is two rows, also without -m
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs
+    # A training does so, too. Without it a step has thousands of page faults (docs/log.md).
     keep_freed_memory()
     cases = make_cases(jobs, lengths)
     document = measure_all(cases, repeats, cases[0].step.device, measure=measure_case)
     write(render(document, format, terminal_width()), sys.stdout)
+    # One row may fail for a reason of its own, and the others are still a result.
     was_trained = any(row.training.timing is not None for row in document.rows)
     return 0 if was_trained else 1
 
@@ -118,7 +122,8 @@ def _texts(row: BenchRow, *, has_mfu: bool) -> list[str]:
     else:
         texts += [f"{timing.ratio_low:.2f}-{timing.ratio_high:.2f}", f"{training.tensor_bytes / 1e6:,.0f}"]
     if has_mfu:
-        texts.append(NOT_MEASURED if row.mfu is None else f"{row.mfu.share:.1%}")
+        mfu_text = NOT_MEASURED if row.mfu is None else f"{row.mfu.share:.1%}"
+        texts.append(mfu_text)
     for figures in row.evaluation.values():
         texts += _speed(figures)
     return texts
@@ -136,6 +141,7 @@ def _notes(document: BenchDocument) -> list[str]:
     """Return why something was not measured, and what the columns mean."""
     notes = []
     for row in document.rows:
+        # A dash in a table says that something failed, and the notes say what.
         if row.training.reason is not None:
             notes.append(f"{row.label}, training: {row.training.reason}")
         for window, figures in row.evaluation.items():
@@ -146,6 +152,7 @@ def _notes(document: BenchDocument) -> list[str]:
         f"of {document.repeats} pairs, taken in turns"
     )
     notes.append("MB: of the tensors at a step's peak")
+    # A share means nothing without the peak that it is a share of, and each precision has another one.
     peaks = {(row.title.precision, row.mfu.peak_flops) for row in document.rows if row.mfu is not None}
     for precision, peak in sorted(peaks):
         device = document.machine.device_name

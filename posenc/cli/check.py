@@ -20,6 +20,7 @@ from posenc.laws import Verdict, statement
 from posenc.laws.verdict import Status
 from posenc.running.law_check import CheckedEncoding, LawCheck, check_encodings, line_of_callable
 
+# One sign a law, so that the matrix of forty encodings fits into a terminal.
 MARKS = {"pass": "+", "fail": "F", "n/a": "."}
 STYLES = {"pass": "green", "fail": "bold red", "n/a": "dim"}
 # of one law and of several, by the verdict
@@ -38,6 +39,7 @@ def run_check(
     Returns 1 if a law is broken or an encoding refuses the settings, else 0. `module` names a callable of the
     user's, which is checked instead, and compared with the encoding of the overrides.
     """
+    # The laws train nothing, so a learning rate here would be a misunderstanding.
     refuse_others(line, KEYS_OF_CHECK, "the laws")
     like = None
     if module is not None and all_encodings:
@@ -50,10 +52,13 @@ def run_check(
     # encoding=rope,alibi is two encodings, also without -m
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs
     result = check_encodings(jobs, like=like, debug=debug)
+    # The shape follows from what was typed and not from what was
+    # left: a script reads a list, or one document.
     as_matrix = all_encodings or len(jobs) > 1
     if as_json:
         documents = _documents(result)
-        print(json.dumps(documents if as_matrix else documents[0], indent=2, ensure_ascii=False))
+        document = documents if as_matrix else documents[0]
+        print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         _print(result, as_matrix)
     return 0 if result.passed else 1
@@ -63,6 +68,7 @@ def _line_of_all(line: CommandLine) -> CommandLine:
     """Return the line with every encoding, also those of --config-dir. Raises UserError."""
     if any(key_of(override) == "encoding" for override in line.overrides):
         raise UserError("encoding", None, "--all checks every encoding", hint="leave out one of the two")
+    # Whatever has a YAML file can be chosen, and so it is checked.
     names = ",".join(choice_files("encoding", line.config_dir))
     return replace(line, overrides=[*line.overrides, f"encoding={names}"])
 
@@ -72,19 +78,13 @@ def _line_of_all(line: CommandLine) -> CommandLine:
 
 def _documents(result: LawCheck) -> list[dict[str, Any]]:
     """Return a document for each encoding; those that refuse the settings come last."""
-    checked = [
-        {
-            **encoding.settings,
-            "passed": not encoding.failed,
-            "verdicts": [_verdict_row(law, verdict) for law, verdict in encoding.verdicts.items()],
-        }
-        for encoding in result.checked
-    ]
-    refused = [
-        {"encoding": {"name": label}, "passed": False, "refused": error.problem}
-        for label, error in result.refused.items()
-    ]
-    return [*checked, *refused]
+    documents: list[dict[str, Any]] = []
+    for encoding in result.checked:
+        verdicts = [_verdict_row(law, verdict) for law, verdict in encoding.verdicts.items()]
+        documents.append({**encoding.settings, "passed": not encoding.failed, "verdicts": verdicts})
+    for label, error in result.refused.items():
+        documents.append({"encoding": {"name": label}, "passed": False, "refused": error.problem})
+    return documents
 
 
 def _verdict_row(law: str, verdict: Verdict) -> dict[str, str]:
@@ -102,6 +102,7 @@ def _verdict_row(law: str, verdict: Verdict) -> dict[str, str]:
 
 def _print(result: LawCheck, as_matrix: bool) -> None:
     """Print a line for each law, or a matrix of several encodings and a line for each law that fails."""
+    # rich would take the brackets of `[alibi,rope]` for markup.
     console = Console(highlight=False, markup=False, emoji=False)
     if as_matrix:
         _print_matrix(console, result.checked)
@@ -109,9 +110,9 @@ def _print(result: LawCheck, as_matrix: bool) -> None:
         _print_laws(console, result.checked[0])
     for label, error in result.refused.items():
         console.print(f"{visible(label)} is not checked: {visible(error.problem)}")
-    statuses = Counter(
-        verdict.status for encoding in result.checked for verdict in encoding.verdicts.values()
-    )
+    statuses: Counter[Status] = Counter()
+    for encoding in result.checked:
+        statuses.update(verdict.status for verdict in encoding.verdicts.values())
     parts = [_count_text(statuses[status], *verbs) for status, verbs in VERBS.items()]
     console.print(", ".join(parts))
 
@@ -140,6 +141,7 @@ def _print_matrix(console: Console, checked: Sequence[CheckedEncoding]) -> None:
         console.print(row + visible(encoding.label))
     console.print("+ holds, F fails, . does not apply (why: posenc check encoding=NAME)")
     for encoding in checked:
+        # A matrix has no room for reasons, and these are what it is read for.
         for law in encoding.failed:
             begin = f"{visible(encoding.label)} fails {law}"
             _print_verdict(console, begin, law, encoding.verdicts[law])
@@ -151,6 +153,7 @@ def _print_verdict(console: Console, begin: str, law: str, verdict: Verdict) -> 
     line = Text(begin)
     line.append(f" {verdict.status:<5}", style=STYLES[verdict.status])
     line.append(visible(explanation))
+    # Nobody has to read a law that holds.
     if verdict.status == "fail":
         line.append(f"\n  the law: {statement(law)}", style="dim")
     console.print(line)

@@ -23,6 +23,7 @@ from posenc.cli.options import (
     option,
     where_option,
 )
+from posenc.cli.usage import long_options
 from posenc.config.completion import complete_encoding, complete_names, complete_table, table_names
 from posenc.config.overrides import CommandLine
 from posenc.core.console import starting
@@ -38,6 +39,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},  # for all commands
     rich_markup_mode="rich",
+    # posenc words its errors itself, in posenc.running.report_error.
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(
@@ -55,6 +57,7 @@ OWN_HELP: dict[str, Any] = {
 }
 
 
+# Without invoke_without_command `posenc --version` would be refused for the lack of a command.
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, option("Print the version.", "--version")] = False,
@@ -188,6 +191,8 @@ def compare_command(
         allow_mixed=allow_mixed,
         **recall_options,
     )
+    # The options go on as they were typed. What fits is checked later:
+    # the kind of a picture depends on the protocol.
     files = FileOptions(tuple(out or ()), plot, html, plot_kind, size, caption, legend, font)
     output = Output(format, full, explain, against, split_labels(labels or []), files)
     run_compare(runs or [], where or [], request, output)
@@ -304,16 +309,19 @@ def runs_command(
     yes: Annotated[bool, option("Delete without the question.", "--yes")] = False,
 ) -> None:
     """List the runs on disk: status, progress, losses, why one failed. --delete removes one."""
+    # The import stands here, as in each command: `--help` imports nothing heavy (tests/cli/test_commands.py).
     from posenc.cli.compare import split_list
 
     arguments = directories or []
     conditions = where or []
+    # A deletion prints no list, and an option without effect is refused everywhere.
     if delete:
         if columns or format != "table" or sort != "path":
             raise UserError("--delete", None, "has no list: --columns, --format and --sort are for one")
         from posenc.cli.delete_runs import delete_runs
 
         raise typer.Exit(delete_runs(arguments, conditions, split_list("--delete", delete), yes=yes))
+    # A script that forgets --delete must not end with 0.
     if yes:
         raise UserError("--yes", None, "is the answer to --delete", hint="posenc runs --delete NAME --yes")
     from posenc.cli.runs import print_runs
@@ -387,7 +395,8 @@ def _arguments(context: typer.Context, overrides: list[str] | None) -> list[str]
 
 def _own_flags(context: typer.Context) -> list[str]:
     """Return the options that the command declares."""
-    return [name for param in context.command.params for name in param.opts if name.startswith("--")]
+    # Typer has taken them from the line already. The parser of overrides names them among what is allowed.
+    return long_options(context.command)
 
 
 def _settings_line(context: typer.Context, overrides: list[str] | None) -> CommandLine:

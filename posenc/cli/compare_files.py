@@ -66,11 +66,13 @@ def check_files(options: FileOptions, protocol: str) -> Outputs:
     """Return the files to write. Raises UserError for what cannot be written."""
     files = []
     if options.plot is not None:
+        # `--plot` and `--html` are older than `--out`, and each takes its own endings.
         files.append(_output_file("--plot", options.plot, PICTURES))
     if options.html is not None:
         files.append(_output_file("--html", options.html, PAGES))
     files += [_output_file("--out", name, {**PICTURES, **PAGES, **TABLES}) for name in options.out]
     plot_kind = options.plot_kind or chart_of_protocol(protocol) or DEFAULT_PLOT
+    # Everything is checked before runs are read, which may take seconds.
     outputs = Outputs(files, plot_kind, _figure(options))
     if outputs.pictures:
         check_kind(plot_kind)
@@ -84,6 +86,7 @@ def _output_file(option: str, name: str, format_of_ending: Mapping[str, str]) ->
     if format is None:
         allowed = ", ".join(format_of_ending)
         raise UserError(option, name, "its ending names the format", allowed=allowed)
+    # Links are followed now: files are written under another name and renamed, which would replace a link.
     return OutputFile(name, output_file(option, name), format)
 
 
@@ -126,5 +129,6 @@ def write_files(
         else:
             write_text_atomic(file.path, render(comparisons, file.format, full=full, every=every))
         say(f"wrote {file.name}")
+    # A caption belongs to the text around a picture, so it is printed to be copied.
     if drawing is not None and outputs.figure.caption is None:
         say(f"caption: {visible(drawing.caption)}")

@@ -85,6 +85,7 @@ def prepare_corpus(line: CommandLine) -> None:
         say(f"{facts.name} is a task: its instances are drawn while training, and nothing is to be prepared")
         return
     _print_facts(facts, settings.context_length)
+    # The tokens of all splits are written, so the bytes of all count.
     corpus_bytes = 0
     for sizes in facts.sizes.values():
         corpus_bytes += sum(sizes)
@@ -96,6 +97,7 @@ def prepare_corpus(line: CommandLine) -> None:
         tokens = len(store.tokens)
         say(f"tokenised: {tokens:,} tokens of {tokenizer.name}, {corpus_bytes / tokens:.2f} bytes each, in")
         say(f"  {entry_of(facts.fingerprint, store.tokenizer)}")
+    # That is what the command is for: compute nodes of a cluster often have no network.
     say("training and evaluation on it with this tokenizer need no network now")
 
 
@@ -138,6 +140,7 @@ def _length_fits(facts: CorpusFacts, context_length: int) -> list[LengthFit]:
             context_length=length,
             train_documents=sum(size > length for size in train),
             test_documents=sum(size > length for size in test),
+            # A window of W tokens needs W + 1 of them, since its last target is one more.
             test_documents_8x=sum(size > 8 * length for size in test),
         )
         for length in sorted({*LENGTHS, context_length})
@@ -145,6 +148,7 @@ def _length_fits(facts: CorpusFacts, context_length: int) -> list[LengthFit]:
 
 
 def _notes(facts: CorpusFacts, context_length: int) -> list[str]:
+    # 8T is the longest of the default lengths.
     return corpus_notes(facts, "test", 8 * context_length, context_length)
 
 
@@ -163,6 +167,7 @@ def _print_facts(facts: CorpusFacts, context_length: int) -> None:
     console = Console(highlight=False)
     console.print(splits)
     for note in (f"fingerprint {facts.fingerprint}", *_notes(facts, context_length)):
+        # A fingerprint that is broken over two lines could not be copied.
         console.print(escape(visible(note)), soft_wrap=True)
     console.print("", lengths)
     console.print("lengths in bytes; a token may stand for several bytes, so fewer documents fit")

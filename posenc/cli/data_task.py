@@ -54,6 +54,7 @@ def _test_instances(task: TaskInstances, largest: int) -> list[ShownInstance]:
     spread = largest - smallest
     instances = []
     for number in range(1, SHOWN + 1):
+        # The last of them is the largest, which shows what a window of T has room for.
         size = smallest + spread * number // SHOWN
         # where all sizes are the same, each time another one
         instance: Instance = task.held_out("test", size, number)[-1]
@@ -70,8 +71,10 @@ def _sizes(task: TaskInstances, largest: int) -> str:
 def _bracketed(pieces: tuple[str, ...]) -> str:
     parts = []
     for number, piece in enumerate(pieces):
+        # Pieces are given and answer by turns, and the first one is given.
         is_answer = number % 2 == 1
-        parts.append(f"[{piece}]" if is_answer else piece)
+        bracketed = f"[{piece}]" if is_answer else piece
+        parts.append(bracketed)
     return "".join(parts)
 
 

@@ -35,6 +35,7 @@ def delete_runs(
         say("nothing was deleted (--yes deletes without a question)")
         return 1
     for run in runs:
+        # One after the other, each whole: a stop in between leaves the others as they were.
         delete_run(run.path)
         say(f"deleted {visible(run.path)}")
     return 0
@@ -49,6 +50,7 @@ def _runs_of_names(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
     for text in names:
         name = text.rstrip("/")  # the completion of a shell adds a slash
         exact_matches = [run for run in runs if run.name == name or _is_path_of(name, run)]
+        # Of two runs of one name nobody can say which is meant, and a deletion cannot be taken back.
         if len(exact_matches) > 1:
             hint = f"name its path: {visible(exact_matches[0].path)}"
             raise UserError("--delete", visible(text), "runs of this name are in several folders", hint=hint)
@@ -58,17 +60,20 @@ def _runs_of_names(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
             close = nearest(name, [run.name for run in runs])
             hint = "see: posenc runs" if close is None else f"did you mean: {close}"
             raise UserError("--delete", visible(text), "no such run", hint=hint)
+        # The key is the path: a run that two names mean is deleted once.
         for run in matches:
             chosen[str(run.path)] = run
     return list(chosen.values())
 
 
 def _is_path_of(name: str, run: Run) -> bool:
+    # A path may be typed in many ways, with `..` or through a link.
     return "/" in name and Path(name).resolve() == run.path.resolve()
 
 
 def _agrees(question: str) -> bool:
     """Ask on stderr; only `y` and `yes` agree, and a closed stdin does not."""
+    # The question goes to stderr: stdout may be a pipe, where nobody would see it.
     sys.stderr.write(question)
     sys.stderr.flush()
     answer = sys.stdin.readline() if sys.stdin is not None else ""

@@ -51,9 +51,12 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
     """
     # From here on the hub's libraries fail where they would fetch something.
     go_offline()
+    # First of all, since the checks of the jobs would read the corpus,
+    # and fail in the words of the hub's library.
     for composed_job in composed.jobs:
         check_corpus_is_here(composed_job.run_settings.data)
     checked_jobs = seed_by_seed(check_jobs(composed))
+    # The tasks say how many threads each job gets, and how many run at once.
     tasks = make_tasks("train", line, checked_jobs) if composed.is_sweep else []
     estimates: dict[str, Estimate] = {}
     jobs: list[EstimatedJob] = []
@@ -63,10 +66,12 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
         # The seeds of a row cost the same, and share one estimate. A sweep gives each job on a CPU so many
         # threads; a run alone takes the free cores.
         if key not in estimates:
-            estimates[key] = estimate(job, threads_of(tasks[number]) if tasks else None)
+            threads = threads_of(tasks[number]) if tasks else None
+            estimates[key] = estimate(job, threads)
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         state = run_state(job.directory, job.settings.eval, retry=retry)
         jobs.append(EstimatedJob(job, estimates[key], state))
+    # A run alone takes all free cores and needs no plan of what runs at once.
     if not composed.is_sweep:
         return _print(jobs, _total_of_run(jobs[0]))
     open_tasks = [task for task, estimated in zip(tasks, jobs, strict=True) if estimated.state == OPEN]
@@ -75,6 +80,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
 
 def check_corpus_is_here(data: DataSettings) -> None:
     """Raise RunError for a corpus that would have to be fetched."""
+    # Only corpora of the hub are fetched. The sizes of those that were here once are in the cache.
     if is_streamed(data) and known_figures(pinned_identity(data)) is None:
         problem = f"data={data.name} is not here yet, and a dry run fetches nothing"
         raise RunError(problem, hint=f"posenc data prepare data={data.name}")
@@ -84,6 +90,7 @@ def _total_of_run(entry: EstimatedJob) -> str:
     """Return how long a single run takes, in words."""
     seconds = entry.seconds
     if seconds:  # it takes as long to begin as this process did
+        # Of a short run the beginning is nearly half: 3 of 7 s of `experiment=smoke` (docs/performance.md).
         seconds += time.time() - psutil.Process().create_time()
     return f"{duration(seconds)} for 1 job"
 
@@ -92,6 +99,7 @@ def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], compo
     """Return how long a sweep takes, in words, with as many jobs at once as it runs here."""
     seconds = [entry.seconds for entry in jobs if entry.state == OPEN]
     count = plural(len(jobs), "job")
+    # How many run side by side on a cluster is for its queue to say.
     if composed.launcher is not None:
         return f"{duration(sum(seconds))} for {count}, one after the other (a cluster runs them side by side)"
     sweep = composed.jobs[0].settings.sweep
@@ -111,12 +119,14 @@ def _print(jobs: list[EstimatedJob], total: str) -> int:
     notes = _notes(jobs)
     if len(jobs) == 1:
         notes = [*_details(jobs[0]), *notes]
+    # The line of the command that begins would stand among the results.
     end_starting()
     console = Console(width=terminal_width(), highlight=False)
     console.print(Text(f"About {total} on {device}; nothing was written.\n"))
     console.print(_table(jobs, room))
     for note in dict.fromkeys(notes):  # each once
         console.print(Text(visible(note)))
+    # A run that is finished needs no memory any more.
     too_large = [job for job in jobs if job.state == OPEN and not room.fits(job.estimate.memory)]
     return 1 if too_large else 0
 
@@ -131,6 +141,7 @@ def _table(jobs: list[EstimatedJob], room: Room) -> Table:
     for estimated in jobs:
         cost = estimated.estimate
         table.add_row(
+            # A Text, since rich would take brackets in a user's name for markup.
             Text(visible(estimated.job.directory.name)),
             f"{cost.parameters:,}",
             duration(cost.training_seconds),
@@ -179,4 +190,5 @@ def _details(estimated: EstimatedJob) -> list[str]:
 
 
 def megabytes(size: float) -> str:
+    # Models of a few MB and of many GB stand in one column, so the unit changes late, at 10 GB.
     return f"{size / 1e6:,.0f} MB" if size < 1e10 else f"{size / 1e9:,.1f} GB"

@@ -62,6 +62,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
     else:
         _print_table(console, _jobs_table(evaluations))
     room = room_on(device)
+    # Evaluations of one sweep may run at once, but each is a process that has to fit by itself.
     largest = max(evaluation.estimate.memory for evaluation in evaluations)
     console.print(Text(f"memory     about {megabytes(room.needed(largest))} of {megabytes(room.free)} free"))
     return 0 if room.fits(largest) else 1
@@ -97,6 +98,7 @@ def _print_cells(console: Console, evaluation: EstimatedEvaluation) -> None:
     if evaluation.estimate.tries:
         time = duration(evaluation.estimate.tuning_seconds)
         console.print(Text(f"tuning     up to {evaluation.estimate.tries} candidates, {time} of the time"))
+    # A byte is a token, so of bytes the numbers are exact.
     if job.tokenizer.name != "bytes":
         console.print(Text("Targets are estimated: the text is not tokenised. What is stored is not known."))
 
@@ -104,6 +106,7 @@ def _print_cells(console: Console, evaluation: EstimatedEvaluation) -> None:
 def _cell_row(cell: CellEstimate, train_length: int) -> list[str]:
     """Return the texts of a cell, its state last."""
     name = cell.protocol if cell.extension is None else f"{cell.protocol} +{cell.extension}"
+    # The ratio is rounded, since a window such as 0.3T is no exact multiple in binary.
     window = f"{cell.window} ({length_text(round(cell.window / train_length, 4))})"
     if cell.problem is not None:
         return [name, window, "-", "-", "-", cell.problem]

@@ -35,6 +35,7 @@ def print_encodings(name: str | None, *, as_json: bool, plugins: Sequence[str] =
             print(json.dumps(asdict(entry), indent=2, ensure_ascii=False))
         else:
             _print_entry(entry)
+        # Who names a file is writing an encoding, and the laws are the next step.
         if FILE.fullmatch(name):
             say(f"hold it to the laws: posenc check encoding={visible(name)}")
         return
@@ -51,6 +52,7 @@ def _print_table(entries: Sequence[EncodingEntry]) -> None:
     name_width = max(len(entry.name) for entry in entries)
     other_places = {entry.acts_on for entry in entries} - set(ACTS_ON)  # named by plug-ins
     for place in [*ACTS_ON, *sorted(other_places)]:
+        # The table goes by place: where an encoding acts says more than the alphabet.
         group = [entry for entry in entries if entry.acts_on == place]
         if not group:
             continue
@@ -76,6 +78,7 @@ def _print_entry(entry: EncodingEntry) -> None:
         for line in lines:
             text = line.strip()
             margin = "  " + line[: len(line) - len(line.lstrip())]
+            # Lines of a docstring keep their margin: formulas stand below one another.
             print(textwrap.fill(text, width, initial_indent=margin, subsequent_indent=margin))
 
 

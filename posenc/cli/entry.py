@@ -40,15 +40,18 @@ COMPLETING = "_POSENC_COMPLETE"  # Typer's environment variable while it answers
 def run(command: str | None = None) -> None:
     """Run the console script and exit. `command`, if given, is put before the arguments."""
     _replace_closed_streams()
+    # Python drops an exception that is raised in a finalizer, and a signal may strike there.
     sys.unraisablehook = _repeat_lost_signal
     stop_with_parent()
     arguments = sys.argv[1:] if command is None else [command, *sys.argv[1:]]
     invocation = Invocation.read()
+    # The flag is taken here, since it may stand behind any command, and not all of them know it.
     if DEBUG_FLAG in arguments:
         arguments = [argument for argument in arguments if argument != DEBUG_FLAG]
         invocation = replace(invocation, debug=True)
         os.environ[DEBUG] = "1"  # Hydra reads it, and so do the jobs of a sweep
     try:
+        # StopFlag takes over from `leave_at_signals`, which clears nothing up.
         with StopFlag(has_begun=False) as stop:
             _run(arguments, invocation, stop)
     except InterruptedRunError:  # a second signal, while the first one was handled
@@ -69,6 +72,7 @@ def _repeat_lost_signal(unraisable: UnraisableHookArgs) -> None:
         return
     # A signal within ONE_WISH of the last one counts as its copy, and would change nothing.
     timer = threading.Timer(2 * ONE_WISH, os.kill, (os.getpid(), signal.SIGINT))
+    # The process may end before that, and must not wait for its timer.
     timer.daemon = True
     timer.start()
 
@@ -76,6 +80,8 @@ def _repeat_lost_signal(unraisable: UnraisableHookArgs) -> None:
 def _replace_closed_streams() -> None:
     """Replace an output that the caller has closed by /dev/null: `posenc compare >&-`."""
     for name in ("stdout", "stderr"):
+        # Python sets a stream to None if its file is closed, and
+        # writing to it would end with an AttributeError.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
 
@@ -83,8 +89,10 @@ def _replace_closed_streams() -> None:
 def _run(arguments: list[str], invocation: Invocation, stop: StopFlag) -> NoReturn:
     """Run the command and exit. A command that has something to save takes the signals over from `stop`."""
     try:
+        # At a TAB the command line is in other variables, and there is no verb to refuse.
         if COMPLETING not in os.environ:
             refuse_wrong_verb(arguments, COMMANDS, ROOT_OPTIONS)
+        # Otherwise Typer would print errors in words of its own, and exit itself.
         exit_code = app(arguments, prog_name="posenc", obj=invocation, standalone_mode=False)
     except (InterruptedRunError, Exception) as error:
         # A TAB offers nothing here: an error would be printed into the line that the user is typing.

@@ -49,6 +49,7 @@ def write_bundle(paths: Sequence[str], conditions: Sequence[str], out: str) -> N
     Runs that diverged are written, too. Otherwise a row of `compare` would average over only the seeds that
     survived.
     """
+    # `posenc compare` knows a bundle by the end of its name.
     if not out.endswith(SUFFIX):
         raise UserError("--out", out, "is not the name of a bundle", hint=f"{out}{SUFFIX}")
     path = output_file("--out", out)
@@ -58,6 +59,7 @@ def write_bundle(paths: Sequence[str], conditions: Sequence[str], out: str) -> N
     if not ended:
         raise UserError("RUNS", " ".join(paths), "no finished run there", hint="see: posenc runs")
     _refuse_duplicates(ended)
+    # The same runs make the same bundle, in whatever order the disk lists them.
     by_name = sorted(ended, key=lambda run: run.name)
     data = pack_bundle([bundle_line(run) for run in by_name])
     write_bytes_atomic(path, data)

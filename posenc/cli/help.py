@@ -56,6 +56,7 @@ class RootGroup(TyperGroup):
     """The command `posenc`, whose help is one screen unless `--help all` asks for Typer's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Typer's own flag takes no word behind it, so the answer is kept for `format_help`.
         if args and args[0] in FLAGS and args[1:2] == [ALL]:
             ctx.meta[ALL] = True
         parsed: list[str] = super().parse_args(ctx, args)
@@ -82,6 +83,7 @@ def _root_help(root: Any) -> str:
         "Commands",
     ]
     for name, command in root.commands.items():
+        # A docstring's first sentence is the line of the command, so that there is one text of it.
         sentence, _, _ = (command.help or "").partition(". ")
         lines.append(f"  {name:<{longest}}  {sentence.strip().removesuffix('.')}")
     lines += ["", "posenc COMMAND --help says what a command takes; posenc --help all: options"]
@@ -128,8 +130,11 @@ def _topic_of(arguments: Sequence[str]) -> str | None:
     """Return the word after the flag, if it is no flag and no setting."""
     flag_index = next(index for index, word in enumerate(arguments) if word in FLAGS)
     following = arguments[flag_index + 1 : flag_index + 2]
-    is_topic = bool(following) and "=" not in following[0] and not following[0].startswith("-")
-    return following[0] if is_topic else None
+    if not following:
+        return None
+    word = following[0]
+    is_topic = "=" not in word and not word.startswith("-")
+    return word if is_topic else None
 
 
 def _first_screen(request: HelpRequest) -> list[str]:
@@ -141,6 +146,7 @@ def _first_screen(request: HelpRequest) -> list[str]:
     lines = [*introduction.splitlines(), "", *examples.splitlines(), closing]
     lines += ["", "Needed first (KEY=VALUE), with defaults"]
     lines += _aligned(_first_settings(request), request.width, FIRST_COLUMN)
+    # Who types `posenc train encoding=alibi --help` wants to know the settings of alibi.
     for group in _chosen_groups(request):
         lines += ["", f"Settings of {group}={_chosen(request)[group]}"]
         lines += _settings(_settings_below(request, group), request.width)
@@ -156,6 +162,7 @@ def _first_screen(request: HelpRequest) -> list[str]:
 
 def _first_settings(request: HelpRequest) -> list[Setting]:
     """Return the first settings; a group's comment is its choices, or how many there are."""
+    # Values and comments come from the YAML files, and are written nowhere else.
     by_key = {setting.key: setting for setting in _all_settings(request)}
     choices = default_choices(request.command)
     settings = []
@@ -165,6 +172,7 @@ def _first_settings(request: HelpRequest) -> list[Setting]:
             continue
         names = choice_files(key, request.config_dir)
         comment = ", ".join(names)
+        # The names of forty encodings do not fit into a line.
         if len(comment) > request.width - FIRST_COLUMN:
             comment = f"{len(names)} choices: --help {key}"
         settings.append(Setting(key, str(choices[key] or "null"), comment))
@@ -173,6 +181,7 @@ def _first_settings(request: HelpRequest) -> list[Setting]:
 
 def _everything(request: HelpRequest) -> list[str]:
     """Return examples, choices, the settings of the chosen groups with their comments, and options."""
+    # hydra.help is Hydra's own place for such texts.
     texts = command_tree(request.command)["hydra"]["help"]
     lines = [*texts["header"].replace("\n\n  posenc", "\n  posenc").splitlines()]
     lines += ["", "Choices (GROUP=CHOICE; --help GROUP says what each is)"]
@@ -201,7 +210,8 @@ def _about(request: HelpRequest, topic: str) -> list[str]:
         lines.append("")
     if settings:
         choice = _chosen(request).get(topic)
-        lines.append(f"Settings of {topic}={choice}" if choice else "Settings (KEY=VALUE) and their defaults")
+        head = f"Settings of {topic}={choice}" if choice else "Settings (KEY=VALUE) and their defaults"
+        lines.append(head)
         lines += _settings(settings, request.width)
     return lines
 
@@ -215,6 +225,7 @@ def _no_such_topic(request: HelpRequest, topic: str) -> UserError:
     close = nearest(topic, topics)
     hint = f"did you mean: {line} --help {close}" if close else f"{line} --help all"
     for group in groups:
+        # Somebody asks for `--help alibi`, which is a choice of a group.
         if topic in choice_files(group, request.config_dir):
             hint = f"did you mean: {line} {group}={topic} --help"
     return UserError("--help", visible(topic), "there is no help on this", allowed=topics, hint=hint)
@@ -271,6 +282,7 @@ def _chosen_groups(request: HelpRequest) -> list[str]:
 
 def _settings(settings: Sequence[Setting], width: int) -> list[str]:
     """Return settings with their comments in a column of their own."""
+    # A long list of values would push the comments of all others out of the terminal.
     longest = max(len(_assignment(setting)) for setting in settings)
     return _aligned(settings, width, min(longest + 2, COMMENT_COLUMN))
 

@@ -31,6 +31,7 @@ def choice(*names: str, help: str = "") -> Any:
 
     def check(param: typer.CallbackParam, value: str | None) -> str | None:
         if value is not None and value not in names:
+            # Typer's own choices would be answered in its words, without the nearest one.
             raise UserError(param.opts[0], value, "no such choice", allowed=names)
         return value
 

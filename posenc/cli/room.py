@@ -30,5 +30,6 @@ def room_on(device: torch.device) -> Room:
     """Return the room on a device. A Mac's GPU shares the memory of the machine."""
     if device.type == "cuda":
         return Room(free=torch.cuda.mem_get_info(device)[0], loaded=0.0)
+    # The dry run's own memory will be free by then, and the run will take as much for its libraries.
     loaded = psutil.Process().memory_info().rss  # this process loads what any other one loads
     return Room(free=free_memory() + loaded, loaded=loaded)

@@ -80,6 +80,7 @@ def _runs_at(locations: Sequence[Location], encodings: Sequence[str], conditions
         elif not _is_bundle(path):
             runs.append(load_run(path))
     if encodings:
+        # Names of encodings on the line mean the same as `--where encoding=...`.
         conditions = [f"encoding={','.join(encodings)}", *conditions]
     return matching_runs(runs, conditions)
 
@@ -98,17 +99,21 @@ def _sorted(runs: Sequence[ListedRun], key: Callable[[RunSummary], Any]) -> list
 def _print_table(runs: Sequence[ListedRun], columns: Sequence[str]) -> None:
     """Print a line for each run, then why runs are not finished, then how many runs have which status."""
     console = Console(width=terminal_width(), highlight=False, markup=False, emoji=False)
+    # One time for all rows, so that equal ages are printed alike.
     now = time.time()
     summaries = [listed.summary for listed in runs]
     lines = [Text(note) for note in run_notes(summaries, now)]
     if runs:
         table = run_table(runs, now, columns)
+        # A table whose lines are broken cannot be read, so columns
+        # that have no room are left out and counted.
         narrow_table = drop_columns(table, console.width)
         write(f"{table_text(narrow_table, console.width, has_color(sys.stdout))}\n", sys.stdout)
         hidden = len(table.columns) - len(narrow_table.columns)
         if hidden:
             text = f"{plural(hidden, 'more column')}: a wider terminal, or --columns"
             lines.append(Text(text, style="dim"))
+        # Heads have no room for a protocol and a unit.
         if not {"at T", "longest"}.isdisjoint(narrow_table.heads):
             text = "at T, longest: fixed-target, nats per token; more: posenc compare"
             lines.append(Text(text, style="dim"))

@@ -21,6 +21,7 @@ from posenc.data import prepare
 WIDTH = 80  # columns
 GAP = " | "
 TEXT_KEYS = ("run", "prompt")
+# The longest of the default lengths of an evaluation.
 LONGEST_PROMPT = 8  # multiples of T, for a prompt taken from a test document
 PROMPT_TOKENS = 256  # of such a prompt for a model of transformers, whose T is thousands
 TOKENS_OF_SUBJECT = 64  # that it writes
@@ -45,8 +46,10 @@ def _sample_of_run(arguments: Sequence[str]) -> list[str]:
         raise UserError("run", None, "is needed", hint=hint)
     run = load(settings.pop("run"), plugins=settings.pop("plugins", ()))
     prompt = settings.pop("prompt", None) or prompt_of(run)
+    # After T tokens the model sees nothing but its own text on the left side.
     settings.setdefault("tokens", 4 * run.train_length)
     cropped = run.generate(prompt, run.train_length, **settings)
+    # Both are drawn with the same seed, so that they differ by what the model sees alone.
     whole_text = run.generate(prompt, None, **settings)
     cropped_tokens = min(run.train_length, _count_tokens(run, prompt))
     return page_lines(run, prompt, cropped_tokens, cropped, whole_text)
@@ -82,7 +85,10 @@ def read_settings(arguments: Sequence[str], keys: Sequence[str]) -> dict[str, An
         if key not in keys:
             raise UserError("KEY", key, "there is no such setting", allowed=keys)
         if not value:
-            raise UserError(key, None, "is empty" if equals else "has no value", hint=f"{key}=...")
+            problem = "is empty" if equals else "has no value"
+            raise UserError(key, None, problem, hint=f"{key}=...")
+        # Hydra is not asked here: a prompt holds brackets, commas and
+        # quotes that its grammar would take apart.
         settings[key] = value if key in TEXT_KEYS else _parse(key, value)
     return settings
 
@@ -141,6 +147,7 @@ def _count_tokens(model: LoadedModel, text: str) -> int:
 def _prompt_lines(model: LoadedModel, prompt: str) -> list[str]:
     """Return the title and the end of the prompt."""
     title = f"{visible(model.name)}, given the end of a text of {_count_tokens(model, prompt)} tokens:"
+    # The end is what both continuations follow.
     prompt_end = _wrapped(prompt, WIDTH - 2)[-PROMPT_LINES:]
     return [*textwrap.wrap(title, WIDTH), *(f"  {line}" for line in prompt_end)]
 
@@ -149,7 +156,9 @@ def _wrapped(text: str, width: int) -> list[str]:
     """Return lines of a text; its own line ends stay, other control characters are escapes."""
     lines = []
     for paragraph in text.split("\n"):
+        # What a model writes may hold control characters, which a terminal would obey.
         line = visible(paragraph.expandtabs(4))
         starts = range(0, max(1, len(line)), width)
+        # textwrap would join lines and drop spaces, and code is read by both.
         lines += [line[start : start + width] for start in starts]
     return lines

@@ -26,6 +26,7 @@ def run_show(line: CommandLine, out: str | None) -> None:
     if format not in FORMATS:
         allowed = ", ".join(f".{name}" for name in FORMATS)
         raise UserError("--out", out, "its ending names the format", allowed=allowed)
+    # The name is checked before anything is measured, so that a wrong one is known at once.
     path = output_file("--out", target)
     from posenc.pictures.draw import picture_bytes  # with altair: only where a picture is wanted
 

@@ -37,6 +37,7 @@ def run_train_or_eval(
 
     Under torchrun each process calls this with the same arguments.
     """
+    # Help needs no settings that are right: who asks for it may have typed some that are wrong.
     if asks_for_help(arguments):
         write(help_text(command, arguments, min(WIDEST_HELP, terminal_width())), sys.stdout)
         return 0
@@ -62,6 +63,7 @@ def _run(
         from posenc.training.distributed import run_distributed
 
     line = parse(arguments, command, command_flags)
+    # The folder stays as it was typed: status.json keeps it for the command that continues the run.
     invocation = replace(invocation, config_dir=line.config_dir)
     if _is_another_process() and (line.asks_hydra or dry_run or command == "eval"):
         return 0  # the first process answers, or measures
@@ -72,6 +74,7 @@ def _run(
             return _print_dry_run(command, line, retry=invocation.retry)
     if command == "eval":
         return run_jobs(command, line, compose_jobs(command, line), invocation)
+    # Each process composes for itself. `run_job` then compares what they are about to do.
     return run_distributed(lambda: run_jobs(command, line, compose_jobs(command, line), invocation))
 
 
@@ -114,14 +117,18 @@ def run_jobs(command: str, line: CommandLine, composed: Jobs, invocation: Invoca
     from posenc.running.sweep import run_sweep, sweep_name
     from posenc.training.distributed import current
 
+    # Each process would start the whole sweep.
     if composed.is_sweep and current().size > 1:
         problem = "torchrun makes several processes of one run, not of a sweep"
         raise UserError("-m", None, problem, hint="one torchrun for each run; or -m without torchrun")
     # Under torchrun the first process fills the caches, and the others find them filled.
     checked = current().in_turn(lambda: check_jobs(composed))
     if composed.config is not None:
+        # `hydra.main` would do it. A sweep has no such log: each of its
+        # jobs is a process that configures its own.
         configure_log(composed.config.hydra.job_logging, composed.config.hydra.verbose)
         return run_job(checked[0].job, checked[0].composed.overrides, invocation)
+    # Trackers group the runs of a sweep by this name.
     invocation = replace(invocation, sweep=sweep_name(checked))
     end_starting()
     return run_sweep(command, line, checked, invocation, _launch(command, line, composed, invocation))

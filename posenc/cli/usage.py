@@ -17,6 +17,7 @@ HELP_IS_PRINTED = "NoArgsIsHelpError"  # Typer raises it for `posenc` and `posen
 
 def is_usage_error(error: BaseException) -> bool:
     """Tell whether Typer's parser refused the line."""
+    # The attributes are asked, since the class is click's or Typer's copy of it, by the version of Typer.
     return hasattr(error, "format_message") and hasattr(error, "ctx")
 
 
@@ -30,15 +31,25 @@ def usage_error(error: Any, root: Any, arguments: Sequence[str]) -> UserError:
     command, path = _command_of(root, arguments)
     option = getattr(error, "option_name", None)
     if option is None and hasattr(command, "commands"):
+        # `posenc data foo`: two words were understood, so the next one is wrong.
         word = arguments[len(path.split()) - 1]
         return UserError(path, word, "there is no such command", allowed=list(command.commands))
     if option is None:
         return UserError(path, None, error.format_message(), hint=f"see {path} --help")
-    parameter = next((known for known in command.params if option in known.opts), None)
+    parameter = next((declared for declared in command.params if option in declared.opts), None)
     if parameter is None:
         return _no_such_option(str(option), command, path)
+    # Typer refuses a known option for one of these two reasons.
     problem = "takes no value" if getattr(parameter, "is_flag", False) else "needs a value"
     return UserError(str(option), None, problem, hint=parameter.help or "")
+
+
+def long_options(command: Any) -> list[str]:
+    """Return the options that a command declares, without short forms such as `-h`."""
+    names: list[str] = []
+    for parameter in command.params:
+        names += [name for name in parameter.opts if name.startswith("--")]
+    return names
 
 
 def _command_of(root: Any, arguments: Sequence[str]) -> tuple[Any, str]:
@@ -56,9 +67,10 @@ def _command_of(root: Any, arguments: Sequence[str]) -> tuple[Any, str]:
 
 def _no_such_option(option: str, command: Any, path: str) -> UserError:
     """Return the error for an option that a command does not have."""
-    offered = [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
+    offered = long_options(command)
     close = nearest(option, offered)
     key = option.lstrip("-").replace("-", "_")
+    # Somebody types `--encoding rope`, as other tools have it.
     setting = key if is_group(key) else setting_called("train", key) or ""
     hint = f"see {path} --help"
     if close is not None:

@@ -53,6 +53,7 @@ def refuse_wrong_verb(arguments: Sequence[str], commands: Sequence[str], options
     # Somebody left out the command: `posenc encoding=rope`, or `posenc rope`.
     if "=" in first or first in choice_files("encoding"):
         setting = first if "=" in first else f"encoding={first}"
+        # A line that names a run can only mean to measure it.
         command = "eval" if setting.startswith("run=") else "train"
         raise _refusal(first, "is no command", f"posenc {command} {shlex.join([setting, *rest])}")
     meant = _command_meant(first, commands)
@@ -64,6 +65,7 @@ def refuse_wrong_verb(arguments: Sequence[str], commands: Sequence[str], options
 
 def _command_meant(word: str, commands: Sequence[str]) -> str | None:
     """Return the command that a word stands for elsewhere, or that is most like it."""
+    # The table comes before likeness: `run` is like `runs`, and means `train`.
     for command, names in VERBS.items():
         if word.casefold() in names:
             return command

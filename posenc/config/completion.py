@@ -55,8 +55,10 @@ def complete_where(incomplete: str) -> list[str]:
 def complete_run(incomplete: str) -> list[str]:
     """Return run directories below what was typed, or below `runs`."""
     typed = Path(incomplete or "runs")
+    # A name that is typed in part is no folder yet, and completions lie in the one above it.
     start = typed if is_folder(typed) else typed.parent
     runs: list[str] = []
+    # RUNS/EXPERIMENT/NAME is three deep. A search without an end would hang a shell in a large folder.
     for depth in range(4):
         runs += [str(status.parent) for status in start.glob("*/" * depth + "status.json")]
     return _beginning_with(incomplete, sorted(runs))
@@ -69,22 +71,25 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     last `=` is returned.
     """
     # shells other than bash pass the whole word
-    words = list(ctx.params.get("overrides") or [])
+    earlier_words = list(ctx.params.get("overrides") or [])
     already_typed = 0
     if "COMP_WORDS" in os.environ:
-        words, incomplete = _words_of_bash()
+        earlier_words, incomplete = _words_of_bash()
         already_typed = incomplete.rfind("=") + 1
-    return [candidate[already_typed:] for candidate in candidates(str(ctx.info_name), words, incomplete)]
+    completed = candidates(str(ctx.info_name), earlier_words, incomplete)
+    return [candidate[already_typed:] for candidate in completed]
 
 
 def _words_of_bash() -> tuple[list[str], str]:
     """Return the words before the cursor, and the word at it, without the spaces around `=`."""
     position = int(os.environ["COMP_CWORD"])
+    # Words behind the cursor say nothing of the one that is completed.
     typed = os.environ["COMP_WORDS"].split()[: position + 1]
     if len(typed) <= position:  # the cursor stands behind a space
         typed.append("")
-    *words, incomplete = re.sub(r" ?= ?", "=", " ".join(typed)).split(" ")
-    return words, incomplete
+    line = re.sub(r" ?= ?", "=", " ".join(typed))
+    *earlier_words, incomplete = line.split(" ")
+    return earlier_words, incomplete
 
 
 def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]:
@@ -92,6 +97,7 @@ def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]
 
     A single key comes with its choices, so that a TAB never ends behind `=`, where a shell would put a space.
     """
+    # The user's own folder of YAML may stand on the line already, and its choices count.
     config_dir = config_dir_of(words)
     key, equals, value = incomplete.partition("=")
     if not equals:
@@ -121,10 +127,12 @@ def _keys(command: str, words: Sequence[str], config_dir: str | None) -> list[st
 def _values(key: str, value: str, config_dir: str | None) -> list[str]:
     """Return what a value may become. In a list such as `rope,al` the last item is completed."""
     if key == "eval.protocols":
+        # The import is for this key alone, since a TAB has to be quick.
         from posenc.evaluation.protocols import protocol_names
 
         names: Iterable[str] = protocol_names()
     else:
+        # `encoding.parts` is a list of encodings.
         names = choice_files(key.replace(".parts", ""), config_dir)
     match = re.match(r".*[\[,]", value)
     finished_items = match.group() if match else ""

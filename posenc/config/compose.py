@@ -55,6 +55,7 @@ class ComposedJob:
     @property
     def settings_text(self) -> str:
         """Return the settings as JSON, without `sweep`: equal texts are the same job."""
+        # `sweep` says how jobs run, and never what they compute.
         return self.settings.model_dump_json(exclude={"sweep"})
 
 
@@ -81,6 +82,7 @@ def compose_jobs(command: str, line: CommandLine) -> Jobs:
     # the jobs come from one line, so the first one speaks for all
     for experiment in _additional_experiments(jobs[0]):
         overrides = [text for text in line.overrides if key_of(text) != "experiment"]
+        # All else on the line stays, so that the additional experiment is of the same encodings and seeds.
         overrides.append(f"experiment={experiment}")
         jobs += _jobs_of_line(command, replace(line, overrides=overrides, multirun=True)).jobs
     # `sweep.also` may bring jobs that the line has already
@@ -140,6 +142,8 @@ def deciding_overrides(line: CommandLine) -> list[str]:
 
 def _refuse_callbacks(base: DictConfig) -> None:
     """Raise UserError for callbacks of Hydra's."""
+    # Hydra calls them from its own `run_job`. On this machine posenc
+    # runs jobs, and would ignore them without a word.
     if base.hydra.callbacks:
         hint = "metrics.jsonl and status.json say how a run goes, tracking= sends it elsewhere"
         raise UserError("hydra.callbacks", None, "posenc calls none", hint=hint)
@@ -162,6 +166,7 @@ def _makes_sweep(line: CommandLine, base: DictConfig) -> bool:
     mode = base.hydra.mode  # a sweep starts its jobs with hydra.mode=RUN
     if mode is not None:
         return bool(mode == RunMode.MULTIRUN)
+    # An experiment may list its jobs and leave out `hydra.mode`.
     return bool(base.hydra.sweeper.get("params"))
 
 
@@ -175,6 +180,7 @@ def _refuse_launcher(base: DictConfig) -> None:
 def _compose_sweep(command: str, line: CommandLine, search_overrides: list[str], base: DictConfig) -> Jobs:
     """Compose the jobs of a sweep. Raises UserError."""
     choices = base.hydra.runtime.choices
+    # A sweeper that searches would have to be called, and would call Hydra's launcher.
     if base.hydra.sweeper._target_ != BASIC_SWEEPER:
         raise UserError(SWEEPER, choices[SWEEPER], "posenc makes the jobs itself", hint=MAKES_JOBS)
     plug_in = OmegaConf.select(base, "hydra.launcher._target_")
@@ -183,6 +189,7 @@ def _compose_sweep(command: str, line: CommandLine, search_overrides: list[str],
     ray = _ray_settings(base) if plug_in is None else None
     experiment_params = base.hydra.sweeper.get("params") or {}
     experiment_overrides = [f"{key!s}={value}" for key, value in experiment_params.items()]
+    # The line comes last, so that what a user types replaces what the experiment lists.
     combinations = grid(command, experiment_overrides + line.overrides)
     jobs = []
     with long_loop("composing jobs", len(combinations)) as progress:
@@ -195,6 +202,7 @@ def _compose_sweep(command: str, line: CommandLine, search_overrides: list[str],
                 jobs.append(job)
             except UserError as error:
                 position = f"in job {number} of {len(combinations)} ({' '.join(overrides)})"
+                # One line made all jobs, so the user must see which of them is refused.
                 raise error.within(position) from None
     if not jobs:
         hint = "glob() chooses among the choices of a group, such as encoding"
@@ -259,7 +267,10 @@ def initialize_hydra(config_dir: str | None) -> Iterator[list[str]]:
     if config_dir is not None:
         if not is_folder(config_dir):
             raise UserError("--config-dir", config_dir, "there is no such folder")
+        # Hydra takes the first file of a name on its path, which is posenc's, without a word.
         refuse_taken_names(Path(config_dir))
+    # The folder is named, since `initialize` would look beside this file. The tree lies elsewhere in a wheel
+    # and in a clone.
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         yield search_path_overrides(config_dir)
 
@@ -270,6 +281,7 @@ def search_path_overrides(config_dir: str | None = None) -> list[str]:
     if config_dir is not None:
         folders.append(Path(config_dir).resolve())
     urls = ",".join(quote(f"file://{folder}") for folder in folders)
+    # Hydra's compose API takes one folder. The others go by this setting.
     return [f"{SEARCH_PATH}=[{urls}]"] if folders else []
 
 
@@ -309,6 +321,7 @@ def _with_files(plugins: Any, files: list[str]) -> Any:
 def overrides_for_hydra(command: str, line: CommandLine) -> list[str]:
     """Return the line's overrides as Hydra alone understands them. Raises UserError."""
     with initialize_hydra(line.config_dir) as search_overrides:
+        # Hydra knows no files as choices, so they become names and plug-ins first.
         written = without_files(command, search_overrides, line.overrides)
     return [*search_path_overrides(), *written]
 

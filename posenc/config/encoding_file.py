@@ -27,6 +27,7 @@ def expand_encoding_file(overrides: Sequence[str]) -> tuple[list[str], list[str]
         return list(overrides), []
     file, class_name = match.groups()
     try:
+        # This imports the file. It is the only way to learn what a class declares.
         settings = file_encoding(file, class_name)
     except (yaml.YAMLError, OSError, TypeError, ValueError) as error:
         raise UserError("encoding", chosen, f"its YAML cannot be read: {first_line(error)}") from error
@@ -39,5 +40,6 @@ def expand_encoding_file(overrides: Sequence[str]) -> tuple[list[str], list[str]
         elif key != "encoding":
             other_overrides.append(override)
     # No YAML describes this encoding, so the group leaves the defaults and its settings are added one by one.
+    # JSON is YAML, and Hydra's grammar reads its numbers, texts and lists.
     encoding = [f"++encoding.{key}={json.dumps(value)}" for key, value in settings.items()]
     return ["~encoding", *encoding, *other_overrides], [file]

@@ -38,8 +38,10 @@ def grid(command: str, overrides: list[str]) -> list[list[str]]:
     for key, parsed in by_key.items():
         if not parsed.is_sweep_override():
             continue
+        # `interval()` of Hydra's grammar is for sweepers that search.
         if not parsed.is_discrete_sweep():
             raise UserError(key, parsed.get_value_string(), "cannot be enumerated")
+        # The jobs are counted before any is made: `seed=range(0,1e9)` would fill the memory.
         jobs *= _count_values(key, parsed)
     if jobs > LARGEST_SWEEP:
         swept = [text for text in overrides if has_several_values(text)]
@@ -89,6 +91,7 @@ def _list_runs(override: str) -> str:
     for name in names:
         text = name.text if isinstance(name, QuotedString) else str(name)
         runs += _runs_of(text)
+    # A run may be named and lie in a folder that is named, too.
     distinct = dict.fromkeys(runs)  # keeps the order
     key = override.partition("=")[0]
     quoted_runs = ",".join(quote(run) for run in distinct)

@@ -34,20 +34,26 @@ def hint_at_word(word: str) -> str:
 
 def _setting_of(word: str) -> str | None:
     """Return the override that a bare word stands for: a run, a choice, a file or folder."""
-    if is_file(expanded(word) / "config.yaml") or NAME_OF_RUN.fullmatch(word.rpartition("/")[2]):
+    # A run that is gone still has the form of one: its name ends in eight hex digits.
+    last_part = word.rpartition("/")[2]
+    if is_file(expanded(word) / "config.yaml") or NAME_OF_RUN.fullmatch(last_part):
         return f"run={word}"
-    groups = sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
+    folders = [path.name for path in conf_dir().iterdir() if path.is_dir()]
+    groups = sorted(name for name in folders if name != "hydra")
+    # Encodings are what is mostly meant, and come first.
     for group in ("encoding", *groups):
         if word in choice_files(group):
             return f"{group}={word}"
     if word.endswith(".py"):
         return f"encoding={word}"
+    # A folder that is nothing else is most likely a corpus.
     return _by_path("data", word) if exists(word) else None
 
 
 def hint_at_choice(group: str, value: str) -> str:
     """Return a hint at what was meant by a choice that a group does not have, or how to add a choice."""
     has_similar = nearest(value, choice_files(group)) is not None  # the error itself suggests the similar one
+    # A value of `data` can only mean a path: names of data sets on the hub are another setting.
     may_be_hub_name = group != "data" and not has_similar
     if group in CHOICE_AND_PATH and (_looks_like_a_path(value) or may_be_hub_name):
         return f"did you mean: {_by_path(group, value)}"

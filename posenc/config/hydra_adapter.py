@@ -37,7 +37,9 @@ YamlStamp = tuple[str, int, int]
 
 def argument_parser(refuse: Callable[[str], NoReturn]) -> ArgumentParser:
     """Return Hydra's parser of arguments. It calls `refuse` with a message where arguments are wrong."""
+    # Its private function, since `hydra.main` parses and runs in one.
     parser = get_args_parser()
+    # argparse would print its usage and exit by itself.
     parser.error = refuse  # type: ignore[method-assign, assignment]
     return parser
 
@@ -72,6 +74,7 @@ def compose(command: str, overrides: list[str]) -> DictConfig:
             choices.append(text)
         else:
             values.append(override)
+    # The configuration is copied, since the values of this job are written into it.
     config = copy.deepcopy(_compose_choices(command, tuple(choices), _yaml_stamps()))
     ConfigLoaderImpl._apply_overrides_to_config(values, config)
     config.hydra.runtime.cwd = os.getcwd()  # noqa: PTH109 (as Hydra sets it)
@@ -97,6 +100,7 @@ def _yaml_stamps() -> tuple[YamlStamp, ...]:
     stamps: list[YamlStamp] = []
     for path in sorted(conf_dir().rglob("*.yaml")):
         status = path.stat()
+        # A process of tests, or a notebook, lives on while somebody edits a file.
         stamps.append((str(path), status.st_mtime_ns, status.st_size))
     return tuple(stamps)
 
@@ -108,6 +112,7 @@ def print_answer(command: str, arguments: list[str]) -> None:
     def answer(config: DictConfig) -> None:
         raise AssertionError("the arguments ask for a job")
 
+    # `hydra.main` reads the arguments of the process and takes no others.
     sys.argv = [f"posenc {command}", *arguments]
     # Hydra logs its answers; behind `| head` the pipe closes early, and logging would print tracebacks
     logging.raiseExceptions = False
@@ -123,6 +128,7 @@ def launcher_and_config(
     """
     hydra_object = GlobalHydra.instance().hydra
     assert hydra_object is not None
+    # `hydra.compose` would compose it for a single job, and would leave out Hydra's logging.
     config = hydra_object.compose_config(command, overrides, RunMode.MULTIRUN, with_log_configuration=True)
     context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
     return Plugins.instance().instantiate_launcher(context, task, config), config

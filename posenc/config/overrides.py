@@ -81,6 +81,7 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
     offered_flags = sorted({*hydras_flags, *command_flags})
     known_flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
     _refuse_unknown_flag(command, arguments, known_flags, offered_flags)
+    # Hydra would complain of `[1x,` alone, and not say that a shell has cut it.
     _refuse_split_list(arguments)
     checked = [_check_argument(argument) for argument in arguments]
     parsed = parser.parse_intermixed_args(checked)  # flags may stand between overrides
@@ -144,7 +145,9 @@ def _with_settings(command: str, arguments: Sequence[str], unknown: Sequence[str
             rewritten.append(argument)
             continue
         flag, equals, value = argument.partition("=")
-        next_is_value = bool(remaining) and "=" not in remaining[0] and not remaining[0].startswith("-")
+        # `--epochs 3` of other programs has its value behind a space, `--quiet` has none.
+        following = remaining[0] if remaining else ""
+        next_is_value = bool(remaining) and "=" not in following and not following.startswith("-")
         if not equals:
             value = remaining.pop(0) if next_is_value else "true"
         key = flag.removeprefix("--").replace("-", "_")
@@ -157,6 +160,7 @@ def _refuse_split_list(arguments: Sequence[str]) -> None:
     for begin, argument in enumerate(arguments):
         if "=" not in argument or not _has_open_bracket(argument):
             continue
+        # The list ends with the first word that closes the bracket. What stands behind it are other settings.
         for end in range(begin + 2, len(arguments) + 1):
             joined = "".join(arguments[begin:end])
             if not _has_open_bracket(joined):
@@ -166,7 +170,9 @@ def _refuse_split_list(arguments: Sequence[str]) -> None:
 
 def _has_open_bracket(text: str) -> bool:
     """Tell whether a bracket or brace is opened and not closed."""
-    return text.count("[") > text.count("]") or text.count("{") > text.count("}")
+    open_brackets = text.count("[") - text.count("]")
+    open_braces = text.count("{") - text.count("}")
+    return open_brackets > 0 or open_braces > 0
 
 
 def _check_repeated(overrides: Sequence[str]) -> None:
@@ -189,6 +195,7 @@ def _check_repeated(overrides: Sequence[str]) -> None:
 
 def is_group(key: str) -> bool:
     """Tell whether a key names a group of choices, such as `encoding`."""
+    # The form is asked first: `../x` would be a folder, too.
     return GROUP_NAME.fullmatch(key) is not None and is_folder(conf_dir() / key)
 
 
@@ -260,6 +267,7 @@ def quote_paths(override: str) -> str:
     written = f"{key}{equals}"
     setting = key_of(override)
     is_plain = value not in ("", "[]", "null") and not HYDRAS_GRAMMAR.search(value)
+    # A separator may be `\n` or a comma, and is never a list of values.
     if is_plain and setting == SEPARATOR:
         return f"{written}{quote(value)}"
     is_file = setting == "encoding" and FILE_OF_ENCODING.search(value) is not None
@@ -305,6 +313,8 @@ def value_text(value: Any) -> str:
     """Return a Python value in Hydra's grammar. Raises UserError for a value that YAML cannot hold."""
     if isinstance(value, Integral) and not isinstance(value, bool):  # NumPy's too
         return json.dumps(int(value))
+    # json writes `1e-05`, which Hydra's grammar takes for a number. A
+    # bool is a number in Python, and comes below.
     if isinstance(value, Real) and not isinstance(value, bool):
         return json.dumps(float(value))
     if value is None or isinstance(value, bool):

@@ -12,6 +12,7 @@ from posenc.core.errors import UserError
 def has_several_values(override: str) -> bool:
     """Tell whether an override has several values. Raises UserError for one that cannot be read."""
     try:
+        # Needs no initialized Hydra: only the grammar is asked, and not what a value means.
         return OverridesParser.create().parse_override(override).is_sweep_override()
     except (HydraException, ValueError) as error:  # Python refuses numbers of more than 4,300 digits
         raise unreadable_override(override) from error

@@ -23,6 +23,7 @@ from posenc.core.paths import choice_files
 from posenc.settings.base import keys_of_users
 from posenc.settings.tree import RunSettings
 
+# For some wrong input Hydra raises a bare AssertionError or ValueError.
 REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, AssertionError, ValueError, OSError)
 SWEEPER = "hydra/sweeper"
 LAUNCHER = "hydra/launcher"
@@ -37,6 +38,7 @@ def refusal(command: str, overrides: list[str], error: Exception) -> UserError:
         return _no_such_choice(command, error)
     if isinstance(error, yaml.YAMLError):
         return _unreadable_yaml(error)
+    # Hydra has no attribute for the file, and names it in its message alone.
     in_file = re.match(r"In '([^']+)': (?:\w+ raised while composing config:\n)?(.+)", str(error))
     if in_file:
         return UserError(f"{in_file[1]}.yaml", None, in_file[2])
@@ -67,6 +69,7 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
             if OmegaConf.is_list(OmegaConf.select(config, key)):
                 hint = f"a list is written so: '{key}=[{value}]'"
             return UserError(key, value, "several values", hint=hint)
+    # Hydra wraps OmegaConf's error, which has the key.
     cause = error.__cause__ or error
     return UserError(getattr(cause, "full_key", None) or "override", None, first_line(cause))
 
@@ -116,7 +119,9 @@ def unknown_setting(command: str, key: str, value: object, known: list[str]) -> 
         hint = "a run is measured as it was trained; what eval takes: posenc eval --help all"
         return UserError(key, value, "is the run's own", hint=hint)
     is_of_hydra = key.startswith("hydra")
+    # Hydra's settings have common names such as `hydra.job.name`, which would be suggested for typos.
     candidates = [other for other in known if other.startswith("hydra") == is_of_hydra]
+    # `encoding.base` is a setting of rope. With another encoding it is unknown, and the owner is the answer.
     owners = [choice for choice, keys in _keys_of_choices(group) if name and name in keys]
     if owners:
         hint = f"{key} is a setting of {group}={', '.join(owners)}"
@@ -138,7 +143,8 @@ def _meant_setting(command: str, key: str, value: str | None, known: list[str]) 
         return _listed(same_name, value)
     meant = setting_called(command, key)
     # of a command that does not take the setting, the name says nothing
-    if meant is not None and meant.partition(".")[0] in known and not key.startswith("hydra"):
+    is_taken = meant is not None and meant.partition(".")[0] in known
+    if is_taken and not key.startswith("hydra"):
         return instead_of_setting(command, key, value)
     return _listed(_similar_settings(parent, name, known), value)
 

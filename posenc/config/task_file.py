@@ -24,6 +24,7 @@ def expand_task(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
         key, _, value = override.partition("=")
         file = value.strip("'\"")
         if key == "data.task" and file.endswith(".py"):
+            # The name and not the path is stored, so that the run is the same from another folder.
             expanded.append(f"{key}={_task_in(file)}")
             files.append(file)
         elif key.startswith(OPTIONS):
@@ -39,6 +40,7 @@ def _task_in(file: str) -> str:
     if len(names) != 1:
         problem = "has several tasks" if names else "has no task: a class derived from Task, with a `name`"
         raise UserError("data.task", file, problem, hint="how to write one: docs/tasks.md")
+    # A run stores the name alone, and would be found under the wrong task.
     if names[0] in own_tasks():
         problem = f"its task has the name of one of posenc's, {names[0]}"
         raise UserError("data.task", file, problem, hint="give it a `name` of its own")

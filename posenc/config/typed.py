@@ -35,6 +35,7 @@ def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalComman
     try:
         return model.model_validate(plain)
     except ValidationError as error:
+        # A UserError names one key, so the first error is shown.
         first = error.errors(include_url=False)[0]
         if first["type"] == "extra_forbidden":
             key = dotted(list(first["loc"]))
@@ -44,6 +45,7 @@ def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalComman
 
 def _plain_data(config: DictConfig) -> dict[str, Any]:
     """Return the configuration as plain data, every interpolation resolved. Raises UserError."""
+    # An experiment's YAML without `@package _global_` puts its settings below a key of the group's name.
     if "experiment" in config:
         hint = (
             "begin it with the line\n# @package _global_      and choose others by a defaults list: "
@@ -51,6 +53,7 @@ def _plain_data(config: DictConfig) -> dict[str, Any]:
         )
         name = f"experiment/{config.hydra.runtime.choices.experiment}.yaml"
         raise UserError(name, None, "its settings stand for those of a group `experiment`", hint=hint)
+    # Hydra's part has values that are missing until a job of its own runs.
     without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
         plain: Any = OmegaConf.to_container(without_hydra, resolve=True, throw_on_missing=True)

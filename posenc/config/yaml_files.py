@@ -42,6 +42,7 @@ def default_choices(command: str) -> dict[str, str | None]:
     for entry in command_tree(command)["defaults"]:
         if isinstance(entry, dict):
             for group, choice in entry.items():
+                # `override hydra/job_logging` changes a group of Hydra's, which is no choice of posenc's.
                 if not str(group).startswith("override "):
                     choices[str(group)] = choice
     return choices
@@ -62,6 +63,7 @@ def chosen_settings(
         settings.append(replace(setting, comment=comment))
     for group, default in default_choices(command).items():
         path = choice_file(group, chosen.get(group, default), config_dir)
+        # An experiment sets settings of others, and has none of its own.
         if path is not None and group != "experiment":
             settings += settings_in(path, f"{group}.")
     return settings
@@ -92,6 +94,7 @@ def _settings_below(tree: Node, prefix: str, text: str) -> list[Setting]:
         is_block = node.start_mark.line > key.start_mark.line
         if isinstance(node.value, list) and is_block and _is_mapping(node):
             settings += _settings_below(node, f"{name}.", text)
+        # A list over several lines: its comment may stand behind the key, or below the last item.
         elif is_block:
             settings.append(Setting(name, "", _comment(key) or _comment(node)))
         else:
@@ -108,6 +111,7 @@ def _comment(node: Node) -> str:
     """Return the comment after a node, with its continuation on the lines below, as one line."""
     if not node.comment or node.comment[0] is None:
         return ""
+    # ruamel.yaml adds the comment of the next setting to that of the last one. An empty line parts them.
     block, _, _ = node.comment[0].value.partition("\n\n")
     return " ".join(line.strip().lstrip("# ") for line in block.splitlines()).strip()
 

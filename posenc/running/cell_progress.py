@@ -41,6 +41,7 @@ class CellProgress:
         Where a protocol makes several passes without telling which part of the cell each is, the bar follows
         the first pass, and then waits.
         """
+        # The bar never moves back, though a second pass of the same cell begins at 0 again.
         self._share = max(self._share, min(share, MOST_OF_A_CELL))
         self._line.update(self._ended + self._share)
 

@@ -49,6 +49,7 @@ def _model_name(model: ModelSettings) -> str:
     sizes = model.plain()
     was_changed = any(sizes_of_yaml[key] != sizes[key] for key in SIZES if key in sizes_of_yaml)
     name = model.name
+    # The name of a YAML stands for its sizes. Other sizes under it would be a false row in a table.
     if was_changed:
         name = f"d{model.d_model}L{model.n_layers}H{model.n_heads}M{model.mlp_ratio}"
     return name if model.short_conv is None else f"{name}+conv{model.short_conv}"
@@ -56,6 +57,7 @@ def _model_name(model: ModelSettings) -> str:
 
 def check_name(key: str, value: str) -> str:
     """Return a name that may become part of a path."""
+    # Listings skip hidden folders, and a command would take a dash for an option.
     begins_wrong = value.startswith((".", "-"))
     if not FOLDER_NAME.fullmatch(value) or begins_wrong or len(value) > LONGEST_NAME:
         allowed = f"letters, digits and . _ + - (not first: . -), at most {LONGEST_NAME}"
@@ -68,6 +70,7 @@ def check_runs_dir(runs_dir: str, folder: Path, *, writing: bool) -> None:
     if not runs_dir:
         raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
     refuse_impossible("runs_dir", folder)
+    # lexists sees a link to nothing, where a folder could not be made.
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not is_folder(existing):  # a link to nothing is no folder either
         raise UserError("runs_dir", runs_dir, f"{existing} is not a folder")
@@ -118,10 +121,13 @@ def check_length_schedule(
             problem = f"does not divide the {batch_tokens} tokens of a batch"
             raise UserError(key, length, problem, allowed=allowed)
         share_so_far += share
+        # The sum is rounded and not each share, so that the last stage ends with the last step.
         stages.append(Stage(round(share_so_far * steps), length))
-    # Shares such as 0.1, 0.2 and 0.7 add up to 1 only up to rounding.
     grows = all(stage.length < following.length for stage, following in pairwise(stages))
-    if not grows or stages[-1].length != context_length or abs(share_so_far - 1) > 1e-6:
+    ends_at_context_length = stages[-1].length == context_length
+    # Shares such as 0.1, 0.2 and 0.7 add up to 1 only up to rounding.
+    misses_the_whole = abs(share_so_far - 1) > 1e-6
+    if not grows or not ends_at_context_length or misses_the_whole:
         problem = "lengths must grow up to context_length, and the shares add up to 1"
         raise UserError(key, _as_lists(schedule), problem, allowed=allowed)
     ends = [0, *(stage.last_step for stage in stages)]

@@ -19,13 +19,15 @@ def check_deletable(runs: Sequence[Run]) -> None:
             process = f"process {run.status.get('pid', '?')} on {run.status.get('host', '?')}"
             problem = f"is running ({visible(process)})"
             raise UserError("--delete", visible(run.name), problem, hint="stop it first")
+        # The rename below would move the link, and leave the run that it leads to.
         if run.path.is_symlink():
             problem = "is a link to a folder elsewhere"
             raise UserError("--delete", visible(run.name), problem, hint=f"rm {visible(run.path)}")
 
 
 def size_of(directory: Path) -> int:
-    """Return the bytes of the files in a run directory."""
+    """Return the bytes of all files and folders in a run directory."""
+    # lstat, since a link's own size is what its deletion frees.
     return sum(path.lstat().st_size for path in directory.rglob("*"))
 
 

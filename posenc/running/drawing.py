@@ -57,6 +57,7 @@ def _of_initial_values(line: CommandLine) -> Picture:
         if group_of(key_of(override)) in GROUPS_IN_TITLE and key_of(override) != "encoding"
     ]
     learned = [*model.encoding.parameters(), *model.options.parameters()]
+    # Values that are drawn at random say nothing of a trained model, so the picture tells what they are.
     if learned:
         values = f"initial values, seed {settings.seed}"
         facts.append(f"{values}: train first, then posenc show run=DIR draws what was learned")
@@ -110,6 +111,7 @@ def _on_text(
     try:
         job = _job_on_text(settings)
         corpus = tokenise(job)
+    # The rest of the picture needs no text, so it is drawn without one.
     except (UserError, RunError) as error:
         return [], f"its attention on text is not drawn: {getattr(error, 'problem', error)}"
     # Always in the same way, so that a picture is the same on every machine.
@@ -136,6 +138,7 @@ def _job_on_text(settings: EvalCommandSettings) -> Job:
     try:
         return plan_evaluation(as_trained.with_changes(eval=up_to_8t))
     except UserError:
+        # The run was measured by these lengths before, so its text has them.
         return plan_evaluation(as_trained)
 
 
@@ -165,6 +168,7 @@ def _picture(
     if extension is not None:
         window = FAR * shape.train_length
         name = f"{name}+{extension.name}"
+        # An extension may depend on the length of the window, so it is drawn for one: 8T.
         encoding = extension.effective_encoding(window)
         all_facts.append(f"extended by {extension.name} for a window of {window}: {extension.formula}")
     if model.encoding.beyond:

@@ -41,6 +41,7 @@ from posenc.settings.tree import RunSettings
 
 # What a layer computes for a token besides matrix products, counted in multiplications of two numbers: for
 # each number of the layer's width, and for each score. Fitted on one core to nano and tiny, T = 64 and 512.
+# With all of these constants ten runs took 0.78 to 1.42 times as long as was said (docs/performance.md).
 MULTIPLICATIONS_A_WIDTH = 135
 MULTIPLICATIONS_A_SCORE = 10
 CALLS_A_LAYER = 900  # the time that Python takes for a layer, counted in calls of the smallest operation
@@ -51,7 +52,7 @@ KEPT_A_WIDTH = 19.0
 KEPT_A_SCORE = 0.6
 BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
 BYTES_A_WEIGHT = 4.0  # in an evaluation, which has the weights in float32
-WIDTH_OF_GIVEN = 512  # assumed of a given model, whose width is unknown, to measure the rates
+WIDTH_OF_GIVEN = 512  # of the product that is timed for a model that posenc did not train
 BYTES_A_NUMBER = {"bf16": 2.5, "fp32": 4.0}  # with bf16 some numbers stay in float32
 # What a model of transformers computes besides matrix products, in multiplications of two numbers.
 HF_MULTIPLICATIONS_A_WIDTH = 60  # of a layer, for each number of its width
@@ -81,6 +82,7 @@ def cost_key(settings: RunSettings) -> str:
         "data": settings.data.plain(),
         "eval": settings.eval.plain(),
         "device": settings.device,
+        # The device and the compiler define no run, and yet they decide its time.
         "compile": settings.train.compile,
     }
     return json.dumps(shared, sort_keys=True, default=str)
@@ -95,12 +97,14 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     assert training is not None
     settings = job.run_settings
     shape = job.run_shape
+    # Windows and targets follow from the lengths of documents, so that nothing is tokenised for an estimate.
     store = store_of_lengths(job.corpus_facts, settings.tokenizer)
     model = build_outline(settings, shape, vocabulary(settings.data.plant, store))
     parameters = count_parameters(model).total
     length = settings.context_length
     batch_tokens = training.batch_windows * length
     rows = min(batch_tokens, MOST_TIMED_ROWS)
+    # Nothing of the machine is looked up: its pace depends on what else runs on it now.
     rates = measure_rates(job.device, training.precision, shape.d_model, rows, threads)
     pass_seconds = forward_seconds(model, rates, length, batch_tokens, batch_tokens)
     update_seconds = MULTIPLICATIONS_AN_UPDATE * parameters * rates.multiplication
@@ -161,6 +165,8 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     evaluation = job.evaluation
     bytes_a_token = job.bytes_a_token
     if bytes_a_token is None:
+        # A plan that has measured it already hands it on, since it
+        # takes the tokenizer and a sample of the text.
         bytes_a_token = measured_bytes_a_token(job.corpus_facts, job.tokenizer, evaluation.split)
     store = store_of_lengths(job.corpus_facts, job.tokenizer, bytes_a_token)
     model = job.given_model or build_outline(
@@ -169,8 +175,10 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     parameters = _count_parameters(model)
     batch_tokens = evaluation.settings.batch_tokens
     as_trained = eval_context(job, model, store)
+    # A given model may be a function whose width nobody knows, so a product of one common size is timed.
     is_given = isinstance(model, CallableModel)
-    rows = min(batch_tokens, ROWS_OF_GIVEN if is_given else MOST_TIMED_ROWS)
+    most_rows = ROWS_OF_GIVEN if is_given else MOST_TIMED_ROWS
+    rows = min(batch_tokens, most_rows)
     rates = measure_rates(job.device, as_trained.precision, _width(model), rows, threads)
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
     context = dataclasses.replace(as_trained, extension=extension)
@@ -179,11 +187,16 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     most_targets = max((cell.plan.targets_in(cell.window) for cell in planned), default=1)
     has_exact_targets = job.tokenizer.name == "bytes"
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
+    tries = 0
+    tuning_seconds = 0.0
+    if extension is not None:
+        tries = evaluation.tries
+        tuning_seconds = _tuning_seconds(job, context, request, rates)
     return EvaluationEstimate(
         parameters=parameters,
         cells=_cell_estimates(planned, rates, stored),
-        tries=evaluation.tries if extension is not None else 0,
-        tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
+        tries=tries,
+        tuning_seconds=tuning_seconds,
         memory=_evaluation_memory(
             model, as_trained.precision, parameters, batch_tokens, request.lengths.windows, most_targets
         ),
@@ -195,8 +208,10 @@ def _tuning_seconds(job: Job, context: EvalContext, request: EvalRequest, rates:
     evaluation = job.evaluation
     if not evaluation.tries:
         return 0.0
+    # Candidates are tried on validation documents alone, so their targets are others than those reported.
     validation = tuning_request(request)
     cells = plan_cells(dataclasses.replace(context, split=SPLIT), validation, [evaluation.headline])
+    # `tune` measures its candidates beyond T alone.
     beyond = [cell for cell in cells if cell.window in request.lengths.beyond_training]
     return evaluation.tries * sum(cell.seconds for cell in _cell_estimates(beyond, rates))
 
@@ -217,6 +232,7 @@ def _cell_estimates(
     if stored is None:
         stored = [False] * len(cells)
     estimates = []
+    # A pass costs, a protocol does not: the second protocol with the same windows takes no time.
     for (cell, makes_passes), has_record in zip(cells_with_passes(cells, stored), stored, strict=True):
         context = cell.context
         n_windows = _windows_of(cell)
@@ -235,6 +251,8 @@ def _cell_estimates(
         try:
             inputs = inputs_given(encoding, cell.window, targets_in_window)
         except NotApplicableError as error:
+            # Such a cell is no error: the evaluation notes the reason in
+            # place of a number, and so does the dry run.
             estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue
         seconds = _cell_seconds(cell, rates, inputs) if makes_passes else 0.0
@@ -305,10 +323,12 @@ def _evaluation_memory(
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel):
+        # autocast keeps a copy in bf16 of every weight that it has used.
         copies = model.sizes.bytes_of_copy if precision == "bf16" else 0.0
         # Shorter windows may need more: more of them go through the model at once.
         return max(model.memory(batch_tokens, window, n_targets) for window in windows) + copies
     weights = BYTES_A_WEIGHT * parameters
+    # What a function keeps while it runs is not known.
     if isinstance(model, CallableModel):
         return weights
     longest = max(windows)
@@ -317,7 +337,7 @@ def _evaluation_memory(
 
 
 def _width(model: MeasuredModel) -> int:
-    """Return the width of the layers, for the matrix product that is timed."""
+    """Return the width of the matrix product that is timed: of the layers, or one for all given models."""
     return WIDTH_OF_GIVEN if isinstance(model, CallableModel) else model.shape.d_model
 
 
@@ -329,15 +349,18 @@ def forward_seconds(
     Of a given model only the products with its weights are known.
     """
     if isinstance(model, CallableModel):
+        # A weight takes part in one multiplication and one addition for each token.
         return 2 * _count_parameters(model) * n_tokens * rates.flop
     shape = model.shape
     multiplications = MULTIPLICATIONS_A_WIDTH * shape.d_model
     multiplications += MULTIPLICATIONS_A_SCORE * shape.n_heads * window
     seconds_a_token = forward_flops(model, window) * rates.flop
     seconds_a_token += shape.n_layers * multiplications * rates.multiplication
+    # Small models wait for Python: each layer of a batch costs calls, however few its numbers are.
     calls = n_tokens / max(batch_tokens, window) * shape.n_layers * CALLS_A_LAYER
     seconds = n_tokens * seconds_a_token + calls * rates.call
     # An encoding's cost was measured at 64 and at 512 tokens, which are three doublings apart
     cost_at_64, cost_at_512 = model.effective_encoding.cost
+    # In between, and beyond, the cost is taken to grow by the same amount with each doubling.
     doublings = max(0.0, math.log2(window / 64))
     return seconds * (cost_at_64 + (cost_at_512 - cost_at_64) * doublings / 3)

@@ -69,6 +69,7 @@ def run_eval(job: Job, invocation: Invocation) -> Outcome:
                 return Outcome(0, _measure_run(job, invocation, stop))
             return Outcome(0, _measure_given_model(job, invocation, stop))
         except InterruptedRunError:
+            # Records of a function without known weights are not found again, so nothing can be continued.
             if job.given_model is None or job.given_model.has_known_weights:
                 say(f"{stop.name}: finished cells are stored; the same command continues")
             return Outcome(stop.exit_code)
@@ -134,6 +135,7 @@ def tracked(job: Job, group: str) -> Iterator[Tracker]:
     """Yield the tracker of a run, and end it with the run's status. Only the first process has a real one."""
     tracker = Tracker()
     if current().is_first:
+        # The other processes of a training would each make a run of their own in W&B.
         encoding = encoding_name(job.settings.encoding.plain())
         tags = [str(encoding), job.settings.experiment_name]
         run = TrackedRun(job.directory.name, group, tags, job.settings.plain(), job.directory)
@@ -162,6 +164,7 @@ def tokenise(job: Job, context_length: int | None = None) -> Corpus:
         plant_of(job.data.plant, store)  # only for its check of the text, before anything is written
     if not evaluation.measures_headline or not job.is_own_text:
         return Corpus(store, None)
+    # The trigram reads bytes, whatever the model reads. For a model of bytes they are here already.
     if store.tokenizer["name"] == "bytes":
         return Corpus(store, store)
     # It is read now and not when the reference is measured: hours later it may be out of reach, or changed.
@@ -209,6 +212,7 @@ def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, st
     """
     evaluation = job.evaluation
     request = request_of(job, corpus.store)
+    # An extension that lacks knobs is refused here, unless they are searched below.
     extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
     as_trained = eval_context(job, model, corpus.store)
     tries = evaluation.tries if extension is not None else 0
@@ -219,6 +223,7 @@ def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, st
             as_trained, extension=extension, check_stop=stop.check, on_batch=progress.inside
         )
         cells = plan_cells(context, request, evaluation.protocols)
+        # The cells are planned with the callbacks of this bar, so its length is known only now.
         bar.total = len(cells) + cells_of_tuning
         # The candidates of a tuning are planned one by one in `tune`, so their work is not known yet.
         if not cells_of_tuning:

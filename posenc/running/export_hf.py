@@ -29,6 +29,7 @@ from posenc.running.hf_checkpoint import import_transformers
 from posenc.running.stored_run import load_model, stored_run
 from posenc.settings.tree import NONE, TokenizerSettings
 
+# Arcee has no switch for positions.
 STILL = 1e30  # a rotation whose frequencies are divided by this turns nothing at any length
 NEW_FOLDER = "--hf FOLDER, a new one or an empty one"
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -47,6 +48,7 @@ def export_hf(run: str, folder: str) -> Path:
     """
     target = _new_folder(folder)
     try:
+        # Plug-ins are left out, since Arcee has nothing but posenc's own RoPE and NoPE.
         stored = stored_run(run, [])
     except UserError as error:
         if error.key == "encoding":  # perhaps one of a plug-in, which this command does not import
@@ -74,6 +76,7 @@ def export_hf(run: str, folder: str) -> Path:
         eos_token_id=None,
     )
     with torch.device("meta"):
+        # On the meta device nothing is allocated or drawn: the run's tensors take the places.
         arcee = transformers.ArceeForCausalLM(config)
     # Not strict: the output layer is the embedding, and gets its weights by `tie_weights`.
     not_loaded = arcee.load_state_dict(state_of(model), strict=False, assign=True)
@@ -95,6 +98,7 @@ def _new_folder(folder: str) -> Path:
     problem = None
     if not is_folder(existing):
         problem = f"{visible(existing)} is not a folder"
+    # The export is renamed to this name, and the shell would stand in a folder that is gone.
     elif target == Path.cwd():
         problem = "is the current folder"
     elif exists(target) and not _is_empty_folder(target):
@@ -152,9 +156,11 @@ def rope_parameters(outline: Decoder, run: str) -> dict[str, Any]:
     if outline.shape.short_conv is not None:
         raise refused(run, "that architecture has no model.short_conv")
     options: list[Any] = list(outline.options)
+    # Drawn positions act in training alone, unless they are drawn in evaluation, too. That is asked below.
     acting = [option.name for option in options if option.hooks - {"positions"}]
     if acting:
         raise refused(run, f"that architecture has no {', '.join(acting)} in its attention")
+    # Eight positions in evaluation mode show whether they are 0, 1, 2, ...
     positions = outline.effective_encoding.positions(8, False, torch.Generator().manual_seed(0))
     if positions.tolist() != list(range(8)):
         raise refused(run, "its positions are drawn, also in evaluation")
@@ -165,6 +171,7 @@ def rope_parameters(outline: Decoder, run: str) -> dict[str, Any]:
         raise refused(run, f"that architecture has no place for the weights {', '.join(nameless[:3])}")
     if isinstance(encoding, Rotary):
         return {"rope_type": "default", "rope_theta": float(encoding.base)}
+    # `linear` divides all frequencies by its factor.
     return {"rope_type": "linear", "rope_theta": 10_000.0, "factor": STILL}
 
 
@@ -175,6 +182,7 @@ def turns_all(encoding: Encoding) -> bool:
     if encoding.width != encoding.shape.head_dim:
         return False
     cpu = torch.device("cpu")
+    # A class derived from Rotary may change the frequencies, and Arcee computes them by RoPE's formula.
     return torch.equal(encoding.frequencies(cpu), Rotary.frequencies(encoding, cpu))
 
 
@@ -205,6 +213,7 @@ def state_of(model: Decoder) -> dict[str, Tensor]:
         }
         for name, weight in weights_of_layer.items():
             weights[f"model.layers.{layer}.{name}.weight"] = weight
+    # q, k and v are views of one tensor, and safetensors refuses tensors that share memory.
     return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
@@ -224,6 +233,7 @@ def bytes_definition() -> str:
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     vocabulary = {sign: byte for byte, sign in bytes_to_unicode().items()}
+    # Without merges a BPE leaves every byte alone.
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()

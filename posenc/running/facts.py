@@ -43,7 +43,9 @@ def run_facts(
     `fingerprint` is that of the text it was trained on. Without `trained_here` its weights were loaded.
     """
     settings = job.run_settings
+    # One layer speaks for all: they have the same kind of attention.
     attention: Any = model.blocks[0].attention
+    # The seconds before a stop count, too: both numbers are of the whole training.
     tokens_per_second = so_far.tokens / max(so_far.seconds, 1e-9)
     peak_memory_bytes = None
     mfu = None
@@ -144,4 +146,5 @@ def _tokenizer(job: Job) -> dict[str, Any]:
     """Return the tokenizer's settings; only the name of one that posenc keeps in its cache."""
     tokenizer = job.tokenizer.plain()
     name = Path(tokenizer.get("path", "")).stem
+    # The path is of this machine's cache, and means nothing elsewhere.
     return {"name": name} if name.startswith("given-") else tokenizer

@@ -45,6 +45,7 @@ class LongTexts:
     @classmethod
     def of(cls, facts: CorpusFacts, tokenizer: TokenizerSettings, split: str) -> LongTexts:
         """Estimate the lengths of the documents of a split."""
+        # A corpus is not tokenised for a plan. A sample of long documents tells how long they are in tokens.
         ratio = measured_bytes_a_token(facts, tokenizer, split)
         lengths = sorted((size / ratio for size in facts.sizes[split]), reverse=True)
         return cls(facts.name, split, lengths, ratio)
@@ -111,6 +112,7 @@ def fitted_lengths(settings: EvalSettings, context_length: int, texts: LongTexts
     base_length = context_length if settings.base_length is None else settings.base_length
     windows = resolve_lengths([*settings.lengths, context_length], base_length)
     documents_at_train_length = texts.count(context_length)
+    # A table warns of fewer documents. A corpus that has few even at T is asked for half of those.
     needed = min(FEW_DOCUMENTS, max(1, documents_at_train_length // 2))
     return [window for window in windows if window <= context_length or texts.count(window) >= needed]
 
@@ -137,6 +139,8 @@ def fit_to_time(
     them open. The choice is kept in the cache, for models with this key: it names what decides the time of a
     pass, and is known before weights are read.
     """
+    # The key has all that the choice depends on, but the load of the machine:
+    # a minute later that would choose other targets.
     key = [
         list(model_key),
         job.settings.encoding.name,
@@ -148,6 +152,7 @@ def fit_to_time(
         dataclasses.asdict(limits),
     ]
     path = cache_dir() / "fits" / f"{digest_of(key)}.json"
+    # A file that was cut or edited has a wrong sha256, and counts as none.
     stored = read_sealed(path)
     fit = _fit(job, limits) if stored is None else Fit(**stored)
     if stored is None:
@@ -165,9 +170,11 @@ def _fit(job: Job, limits: FitLimits) -> Fit:
         beyond = [window for window in windows if window > length]
         # without one length beyond T there is nothing to extrapolate to
         is_last = not limits.has_open_lengths or len(beyond) <= 1
-        fit = _fit_counts(job, limits, windows, least_windows=1 if is_last else ENOUGH_WINDOWS)
+        least_windows = 1 if is_last else ENOUGH_WINDOWS
+        fit = _fit_counts(job, limits, windows, least_windows)
         if is_last or fit.minutes <= limits.max_minutes:
             return fit
+        # The longest length goes first: its windows cost most, and each needs a document of its length.
         windows = windows[:-1]
 
 
@@ -182,6 +189,7 @@ def _fit_counts(job: Job, limits: FitLimits, windows: list[int], least_windows: 
         count_of_a_window = 1
         if key == "max_targets":
             count_of_a_window = evaluation.headline.block(evaluation.lengths)
+        # Where the block of one window has more targets than the default, the default stays.
         least[key] = min(most, least_windows * count_of_a_window)
     while True:
         fit = _estimated(job, windows, counts)
@@ -198,6 +206,7 @@ def _fit_counts(job: Job, limits: FitLimits, windows: list[int], least_windows: 
 def _estimated(job: Job, windows: list[int], counts: dict[str, int]) -> Fit:
     """Estimate how long the model as trained is measured at these lengths, on so much of the text."""
     fit = Fit(windows, counts, minutes=0.0)
+    # With and without an extension the same number of targets is chosen, since their losses are compared.
     as_trained = ExtendRequest(name=NONE, tune=False, tries=1)
     settings = fit.applied(job.evaluation.settings)
     evaluation = resolve_evaluation(settings, job.settings.context_length, as_trained)

@@ -32,6 +32,7 @@ from posenc.settings.tree import (
 )
 from posenc.training.memory import is_out_of_memory
 
+# A pass of SmolLM2-135M over 32,768 tokens takes five minutes of two cores (docs/real-models.md).
 LONGEST_PROBE = 4096  # tokens of the longest text whose logits identify a model
 OPEN_DIGEST = "*"  # in the place of the digest where a dry run has not read the weights
 
@@ -60,9 +61,11 @@ def plan_given_model(given: GivenModel) -> Job:
     """Return the validated job of a given model. Raises UserError."""
     evaluation = given.evaluation
     model = given.model
+    # Protocols that need posenc's own decoder are refused before a text is read.
     evaluation.check_given_model()
     check_name("name", given.name)
     folder = expanded(given.runs_dir) / check_name("experiment_name", given.experiment_name)
+    # A finished run may lie where nobody can write, and is then read. Here something is always written.
     check_runs_dir(given.runs_dir, folder, writing=True)
     tokenizer = absolute_tokenizer(given.tokenizer)
     # What the model was trained on is not known: it may have been the part of this text that trains others.
@@ -72,8 +75,10 @@ def plan_given_model(given: GivenModel) -> Job:
     evaluation.check_corpus(facts)
     encoder = build_tokenizer(tokenizer, facts)
     length = model.shape.train_length
+    # A function does not say how many tokens it knows. Its tokenizer does.
     if not model.has_known_weights:
         model.vocab_size = encoder.vocab_size
+    # The same weights with another T or tokenizer make other records, which must not lie in one folder.
     name = f"{given.name} {length} {encoder.identity()}"
     digest = _digest(model, name, given.digest, given.device)
     settings = SubjectSettings(
@@ -94,11 +99,13 @@ def plan_given_model(given: GivenModel) -> Job:
         writer={},
         data=data,
         tokenizer=tokenizer,
+        # Trackers show runs that are trained.
         tracking=TrackingSettings(name=NONE),
         corpus_facts=facts,
         shape=None,
         device=given.device,
         evaluation=evaluation,
+        # Nobody knows what the model was trained on, so no reference of this text is measured beside it.
         is_own_text=False,
         notes=text.notes,
         given_model=model,
@@ -116,6 +123,7 @@ def kept_tokenizer(given: Any) -> TokenizerSettings:
             return TokenizerSettings(name=given.name)
         return _in_cache(given.definition)
     library = getattr(given, "backend_tokenizer", given)  # of transformers
+    # A slow tokenizer of transformers has no such method: it is Python code, and no file describes it.
     if not hasattr(library, "to_str"):
         allowed = "bytes, a tokenizer.json, or an object of tokenizers or transformers that has one"
         raise UserError("tokenizer", type(given).__name__, "is no tokenizer", allowed=allowed)
@@ -124,6 +132,7 @@ def kept_tokenizer(given: Any) -> TokenizerSettings:
 
 def _in_cache(definition: str) -> TokenizerSettings:
     """Write a tokenizer.json into the cache; return the settings that read it."""
+    # The name follows from the content, so that the same tokenizer is kept once, whoever gives it.
     digest = hashlib.sha256(definition.encode()).hexdigest()[:16]
     path = cache_dir() / "tokenizers" / f"given-{digest}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,11 +154,13 @@ def _digest(model: CallableModel, name: str, digest: str | None, device: torch.d
     sha = hashlib.sha256(name.encode())
     length = model.shape.train_length
     model.to(device).eval()
+    # Two models may agree on short texts and differ beyond T, which is what is measured here.
     for window in (length, max(length, min(8 * length, LONGEST_PROBE))):
         ids = torch.randint(model.vocab_size, (1, window), generator=generator_for(0, "probe", window))
         try:
             sha.update(model(ids.to(device), 1).float().cpu().numpy().tobytes())
         except NotApplicableError:
+            # The length at which a model ends is a part of what it is.
             sha.update(b"n/a")
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -28,6 +28,7 @@ from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.configurations import rope_settings
 
+# transformers reads the second kind where the first is missing.
 WEIGHT_FILES = ("*.safetensors", "*.bin")
 REMOTE_CODE = "transformers_modules."  # the package into which transformers puts code of a checkpoint
 WEIGHTS_NAMED = 3  # in an error
@@ -85,9 +86,12 @@ class HfCheckpoint:
 def import_transformers(key: str) -> Any:
     """Return transformers with its messages switched off. Raises UserError if it is not installed."""
     try:
+        # transformers is an extra, posenc[hf], and commands that read
+        # no checkpoint do not wait for its import.
         import transformers
     except ImportError as error:
         raise UserError(key, "hf", "needs transformers", hint="pip install 'posenc[hf]'") from error
+    # What it warns of is checked here by name. Its lines and bars would break posenc's own bar.
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers
@@ -124,6 +128,7 @@ def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
         model_class = _model_class(transformers, checkpoint)
         with torch.device("meta"):
             model: nn.Module = _from_config(model_class, checkpoint)
+        # The modules are listed first, since some are replaced on the way.
         for name, module in list(model.named_modules()):
             # frequencies follow from the configuration, so that a rotation needs no weights
             if hasattr(module, "rope_type") and hasattr(module, "config"):
@@ -146,6 +151,7 @@ def load_hf_model(checkpoint: HfCheckpoint, dtype: torch.dtype, device_map: str 
             checkpoint.source,
             config=checkpoint.config,
             dtype="auto" if checkpoint.is_quantised else dtype,
+            # Without it transformers would only log which weights are random.
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
             **checkpoint.access.arguments(),
@@ -177,6 +183,7 @@ def _model_class(transformers: Any, checkpoint: HfCheckpoint) -> Any:
     access = checkpoint.access
     reference = getattr(checkpoint.config, "auto_map", {}).get("AutoModelForCausalLM")
     if reference is None or not access.trust_remote_code:
+        # Code that comes with a checkpoint runs only if the user has said so.
         return transformers.AutoModelForCausalLM
     load_class = transformers.dynamic_module_utils.get_class_from_dynamic_module
     return load_class(reference, checkpoint.source, **access.arguments())
@@ -196,6 +203,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def stored_dtype(checkpoint: HfCheckpoint) -> str:
     """Return the type in which the checkpoint stores its weights: fp32, bf16 or fp16; fp32 for any other."""
+    # A plain config.json has a text such as `bfloat16`, transformers a type of torch.
     stored = checkpoint.text_config.dtype
     if isinstance(stored, str):
         stored = getattr(torch, stored, None)
@@ -224,6 +232,7 @@ def stored_tensors(checkpoint: HfCheckpoint) -> list[StoredTensor] | None:
     """Return the tensors of a checkpoint by the headers of its safetensors files; None without all files."""
     folder = folder_of(checkpoint)
     files = [] if folder is None else _safetensors_files(folder)
+    # A download that stopped has some of the files, whose sizes would be those of half a model.
     if not all(file.is_file() for file in files):
         return None
     tensors = [tensor for file in files for tensor in _tensors_of_file(file)]
@@ -232,11 +241,14 @@ def stored_tensors(checkpoint: HfCheckpoint) -> list[StoredTensor] | None:
 
 def _safetensors_files(folder: Path) -> list[Path]:
     """Return the files that transformers reads; a folder may hold the same weights in other files, too."""
+    # transformers prefers the single file, so that the index beside it counts only where that one is missing.
     single = folder / "model.safetensors"
     index = folder / "model.safetensors.index.json"
     if single.is_file() or not index.is_file():
         return [single]
     try:
+        # The files of the index alone: a folder may hold the same
+        # weights a second time, which then count twice.
         file_of_weight = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return [folder / name for name in sorted(set(file_of_weight.values()))]
     except DAMAGES:
@@ -258,6 +270,7 @@ def _tensors_of_file(file: Path) -> list[StoredTensor]:
             length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
             # A damaged file may claim a header of any length.
             header = json.loads(stream.read(min(length, file.stat().st_size)))
+        # The header's only entry that is no tensor.
         header.pop("__metadata__", None)
         tensors = []
         for name, entry in header.items():
@@ -272,6 +285,7 @@ def folder_of(checkpoint: HfCheckpoint) -> Path | None:
     """Return the folder with the files: for a name on the hub that of its snapshot, None if none is there."""
     if checkpoint.is_local:
         return expanded(checkpoint.path)
+    # Only the library knows where the hub's cache keeps a revision.
     cached_file = import_transformers("subject").utils.cached_file
     file = cached_file(checkpoint.source, "config.json", revision=checkpoint.access.revision)
     return None if file is None else Path(file).parent
@@ -286,6 +300,7 @@ def check_path(path: str, folder: Path) -> None:
         raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
     if not is_folder(folder) and looks_local(path):
         raise UserError("subject.path", path, why_missing(folder, "folder"))
+    # A run has a config.yaml and no config.json, so transformers would complain of a file that is missing.
     if is_file(folder / "status.json"):
         raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")
 
@@ -294,6 +309,7 @@ def check_config(path: str, config: Any) -> None:
     """Raise UserError for sizes and rotations that no model has, but that transformers would build."""
     for name in SIZES:
         size = getattr(config, name, None)
+        # transformers builds a model of no layers without a word, and it would be measured.
         if isinstance(size, int) and size < 1:
             problem = f"its config.json says {name}={size}"
             raise UserError("subject.path", path, problem, allowed="a whole number from 1")
@@ -312,6 +328,7 @@ def _check_weights(path: str, report: Mapping[str, Any]) -> None:
     reports leaves out buffers that older checkpoints hold, such as masks and frequencies.
     """
     problems = []
+    # Weights that do not fit are left at random values, too.
     if report["mismatched_keys"]:
         shapes = [f"{name} {tuple(stored)}" for name, stored, _ in report["mismatched_keys"]]
         problems.append(f"weights have another shape than in the model: {_listed(shapes)}")
@@ -331,6 +348,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def _reading_error(path: str, access: Access, error: Exception) -> Exception:
     """Return the error to raise where transformers could not read a checkpoint."""
+    # transformers words its errors for programmers who read a traceback. Here one line of it is shown.
     message = _message_of(error)
     if "trust_remote_code" in str(error):
         hint = "subject.trust_remote_code=true runs the code in it; say so if you trust it"
@@ -347,6 +365,7 @@ def _reading_error(path: str, access: Access, error: Exception) -> Exception:
 def _message_of(error: Exception) -> str:
     """Return the first line of an error, and the second one too if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # huggingface_hub's checks of a configuration write a title that ends so, and the reason below it.
     if len(lines) > 1 and lines[0].endswith(":"):
         return " ".join(lines[:2])
     return first_line(error)
@@ -364,25 +383,37 @@ def outline_digest(checkpoint: HfCheckpoint) -> str:
     folder = folder_of(checkpoint)
     if folder is None:
         return digest_of([checkpoint.path, checkpoint.access.revision])
+    # These decide the sizes and the tokens. Of the weights their sizes are enough: a plan needs no values.
     texts = [folder / name for name in ("config.json", "tokenizer.json")]
     digests = [sha256_of_file(file) for file in texts if file.is_file()]
-    weights = sorted(file for pattern in WEIGHT_FILES for file in folder.glob(pattern))
-    return digest_of([digests, [[file.name, file.stat().st_size] for file in weights]])
+    sizes = [[file.name, file.stat().st_size] for file in _weight_files(folder)]
+    return digest_of([digests, sizes])
 
 
 def id_of_weights(checkpoint: HfCheckpoint) -> str:
     """Return what identifies weights and code: the commit on the hub, or a digest of the files."""
+    # Other code with the same weights computes other numbers, and may be edited between two evaluations.
     code = _code_files(checkpoint) if checkpoint.access.trust_remote_code else []
     code_digests = [sha256_of_file(file) for file in code]
     if not checkpoint.is_local:
+        # A branch such as `main` moves. The commit that was read does not.
         commit = getattr(checkpoint.config, "_commit_hash", None)
         return " ".join([checkpoint.path, str(commit), *code_digests])
     folder = expanded(checkpoint.path)
-    files = [file for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
+    # The same weights with another rotation in config.json are another model.
     sha = hashlib.sha256(folder.joinpath("config.json").read_bytes())
-    for digest in (*map(_digest_of_weights, sorted(files)), *code_digests):
+    digests = [_digest_of_weights(file) for file in _weight_files(folder)]
+    for digest in (*digests, *code_digests):
         sha.update(bytes.fromhex(digest))
     return sha.hexdigest()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights in a folder, in the order of their paths, which a digest needs."""
+    files: list[Path] = []
+    for pattern in WEIGHT_FILES:
+        files += folder.glob(pattern)
+    return sorted(files)
 
 
 def _digest_of_weights(file: Path) -> str:
@@ -399,6 +430,8 @@ def _digest_of_weights(file: Path) -> str:
         return str(stored["sha256"])
     digest = sha256_of_file(file)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The file is sealed, since a digest that was cut would name the
+    # records of a model that nobody has measured.
     write_sealed(path, {"sha256": digest})
     return digest
 
@@ -411,6 +444,8 @@ def _code_files(checkpoint: HfCheckpoint) -> list[Path]:
     folders = {expanded(checkpoint.path)}
     if not checkpoint.is_local:
         classes = [_model_class(import_transformers("subject"), checkpoint), type(checkpoint.config)]
+        # A checkpoint may bring code for its model and take its
+        # configuration from transformers, or the reverse.
         remote_classes = [cls for cls in classes if cls.__module__.startswith(REMOTE_CODE)]
         folders = {Path(inspect.getfile(cls)).parent for cls in remote_classes}
     files = [file for folder in folders for file in folder.rglob("*.py")]

@@ -56,6 +56,7 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
     names_a_step = path.parent.name == "checkpoints" and path.name.startswith("step-")
     run_folder = str(path.parent.parent) if names_a_step else run
     stored = _finished_run(run, run_folder, plugins)
+    # Only the kind is known now. The number of tokens is compared once the text is tokenised.
     if stored.settings.tokenizer.name != tokenizer.name:
         problem = f"has tokenizer={stored.settings.tokenizer.name}, this run {tokenizer.name}"
         raise UserError("train.init", run, problem)
@@ -66,6 +67,7 @@ def initial_checkpoint(run: str, tokenizer: TokenizerSettings, plugins: list[str
         encoding=trained_name(stored.settings),
         context_length=stored.settings.context_length,
         tokens=checkpoint.so_far.tokens,
+        # The hash and not the path: the same run in another folder is the same beginning.
         run=checkpoint.provenance.settings_hash,
         step=checkpoint.step,
     )
@@ -81,8 +83,10 @@ def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
     try:
         stored = stored_run(str(directory_of(directory, "train.init")), plugins)
     except UserError as error:
+        # The error names `run`, a setting that this command does not have.
         raise UserError("train.init", run, error.problem, hint=error.hint) from error
     status = load_run(stored.directory).state
+    # The weights of a run that still trains would be others at each start.
     if status != FINISHED:
         hint = "the same command continues it"
         raise UserError("train.init", run, f"is not finished ({status})", hint=hint)

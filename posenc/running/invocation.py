@@ -38,6 +38,7 @@ class Invocation:
     def read(cls, environment: Mapping[str, str] | None = None) -> Invocation:
         """Return what the environment says: that of this process unless another one is given."""
         variables = os.environ if environment is None else environment
+        # `retry` and `config_dir` are words of the command line, which the command fills in.
         return cls(
             debug=variables.get(DEBUG) == "1",
             waits=variables.get(WAIT) == "1",
@@ -47,4 +48,5 @@ class Invocation:
     @property
     def in_sweep(self) -> bool:
         """Tell whether this process runs one job of a sweep, which prints the table itself."""
+        # The name of a sweep may be empty, so its truth does not tell.
         return self.sweep is not None

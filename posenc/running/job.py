@@ -73,6 +73,7 @@ class Job:
     @property
     def run_shape(self) -> ModelShape:
         """Return the sizes of the decoder of a run."""
+        # Only a given model has none, and whoever asks has told the two apart.
         assert self.shape is not None
         return self.shape
 

@@ -68,6 +68,7 @@ def check_jobs(composed: Jobs, *, only_estimate: bool = False) -> list[CheckedJo
             except UserError as error:
                 if count == 1:
                     raise
+                # One command line made all jobs, so the user must see which combination of values is refused.
                 position = f"in job {number} of {count} ({' '.join(entry.overrides)})"
                 raise error.within(position) from None
             else:
@@ -93,18 +94,23 @@ def _what_is_extended(entry: ComposedJob) -> str:
 def seed_by_seed(checked: list[CheckedJob]) -> list[CheckedJob]:
     """Return the jobs of the first seed, then those of the next, so that a comparison exists early."""
     seeds = list(dict.fromkeys(entry.job.settings.seed for entry in checked))
+    # The sort is stable: the jobs of a seed keep the order of the command line.
     return sorted(checked, key=lambda entry: seeds.index(entry.job.settings.seed))
 
 
 def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:
     """Run one job; print its table unless it is part of a sweep. Returns its exit code."""
     try:
+        # Only trainings are shared among processes. An evaluation runs in the first one alone.
         if job.training is not None:
             current().connect(job.device, job.directory.name, job.training.batch_windows)
+            # status.json keeps the overrides for the command that continues
+            # the run. Hydra's part is of this process.
             own_overrides = [text for text in overrides if not is_hydras(text)]
             outcome = run_train(job, own_overrides, invocation)
         else:
             outcome = run_eval(job, invocation)
+    # The sweep tries the run again later, so that the same sweep may be started twice.
     except HeldRunError:
         if invocation.in_sweep:
             return HELD

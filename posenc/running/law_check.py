@@ -80,6 +80,7 @@ def check_encodings(
             else:
                 checked.append(CheckedEncoding(label, settings, verdicts))
     if not checked:
+        # If nothing was checked, the first refusal is the answer, as of a single encoding.
         raise next(iter(refused.values()))
     return LawCheck(checked, refused)
 
@@ -94,6 +95,7 @@ def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tup
     check_whole("context_length", length, least=SHORTEST, too_small=too_short)
     subject = subject_of(settings, shape)
     subject.build(0)  # raises UserError for settings that make no sense together
+    # Both have the same seed, so that parameters of one name begin with the same values.
     if like is not None:
         reference = build_model(changed(settings, 0, {"encoding": like}), shape, VOCABULARY)
         subject = replace(subject, like=reference.encoding)

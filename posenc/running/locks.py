@@ -22,6 +22,7 @@ from posenc.results.files import read_file
 from posenc.running.invocation import WAIT
 from posenc.training.distributed import current
 
+# The time is not 0, since `is_held` takes the lock for a moment, too.
 SECONDS_TO_ACQUIRE = 0.5  # a lock is free at once, or another process is at work on the run
 
 
@@ -46,6 +47,8 @@ def locked(
         try:
             lock.acquire(timeout=seconds)
         except Timeout:
+            # The file outlives its writer, so the name may be that of an
+            # earlier holder. It is only for the message.
             holder = holder_of(directory, name)
             if not waits:
                 problem = f"{visible(directory)} is being written by another process ({holder})"
@@ -74,9 +77,11 @@ def holder_of(directory: Path, name: str) -> str:
 def is_held(directory: Path, name: str) -> bool:
     """Tell whether a process holds the run directory now."""
     path = directory / f".{name}.lock"
+    # Taking the lock would make this file, and a look must leave the directory as it is.
     if not exists(path):
         return False
     try:
+        # Nobody can ask whether a lock of this kind (flock) is held. One can only try to take it.
         with file_lock(path, timeout=0):
             return False
     except Timeout:

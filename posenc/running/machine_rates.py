@@ -29,6 +29,7 @@ class Rates:
 def measure_rates(device: torch.device, precision: str, width: int, rows: int, threads: int | None) -> Rates:
     """Time the three operations on a device, in a precision, at the sizes of a model."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    # The product is that of a layer's MLP, which has the largest ones.
     x = torch.ones(rows, width, device=device, dtype=dtype)
     weight = torch.ones(width, 4 * width, device=device, dtype=dtype)
     many = torch.ones(NUMBERS, device=device)
@@ -42,6 +43,7 @@ def measure_rates(device: torch.device, precision: str, width: int, rows: int, t
             single.add_(single)
 
     threads_before = torch.get_num_threads()
+    # A job of a sweep will have these threads, and this process may have more.
     torch.set_num_threads(threads or threads_before)
     try:
         product = fastest_seconds(lambda: x @ weight, device, CALIBRATION_SECONDS)

@@ -59,6 +59,7 @@ def text_to_measure(
     if trained_on is None or facts.fingerprint == trained_on.fingerprint:
         return MeasuredText(measured, facts)
     if is_measured_whole(measured) and _was_trained_on(measured, facts, evaluation, trained_on):
+        # The user has asked for all of it, so a part is not measured in its place.
         if with_own_split.parameters["split"]["test"] == 1:
             problem = "measures documents that this run was trained on"
             raise UserError("data.split.test", 1.0, problem, hint="without it the held-out ones are measured")
@@ -73,6 +74,7 @@ def _read_facts(data: DataSettings, tokenizer: TokenizerSettings, evaluation: Ev
         tokenizer,
         splits=evaluation.splits,
         needed_tokens=evaluation.lengths.longest + 1,
+        # Nothing is trained here, so no training document has to hold a window.
         context_length=None,
     )
 
@@ -88,6 +90,7 @@ def _was_trained_on(
 
 def _count_seen(facts: CorpusFacts, evaluation: Evaluation, trained_on: TrainedOn) -> int:
     """Count the documents to measure that the run was trained on, as far as its text is still cached."""
+    # Documents are compared whole. One that was edited counts as new, so the note is a lower bound.
     trained_texts = training_texts(trained_on.fingerprint)
     measured = [document.text for document in facts.read() if document.split == evaluation.split]
     return sum(text in trained_texts for text in measured)
@@ -155,6 +158,7 @@ def unigram_warning(records: Iterable[Record], store: TokenStore) -> str | None:
         and record["window"] == unigram["window"]
         and record["extend"] is None
     ]
+    # A loss that is not finite is stored as null.
     if not losses or losses[0] is None or losses[0] < unigram["nats"]:
         return None
     unit = "byte" if store.tokenizer["name"] == "bytes" else "token"

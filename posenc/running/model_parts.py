@@ -66,14 +66,17 @@ def check_step(settings: RunSettings) -> StepPlan:
     shape = check_model(settings.model)
     outline = build_outline(settings, shape)  # values out of range show when it is built
     parameters = count_parameters(outline).total
+    # The outline takes no memory, so even such a model is counted and refused in a moment.
     if parameters > LARGEST_MODEL:
         problem = f"its model would have {parameters:.1e} parameters"
         raise UserError("model", shape.name, problem, allowed=f"up to {LARGEST_MODEL:.0e}")
     length = settings.context_length
+    # A batch has whole windows, so it may hold fewer tokens than `train.batch_tokens` says.
     batch_windows = train.batch_tokens // length
     batch_tokens = batch_windows * length
     step_flops = training_flops(outline, length) * batch_tokens
     steps = number_of_steps(train.tokens, batch_tokens)
+    # What `auto` comes to may decide the numbers, so the run stores it, and not the word.
     resolved = train.with_changes(
         precision=resolve_precision(train.precision, device),
         compile=resolve_compile(train.compile, device, steps=steps, step_flops=step_flops),
@@ -169,6 +172,7 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
         sizes = Shape(
             d_model=shape.d_model,
             n_heads=shape.n_heads,
+            # Latent attention gives the encoding a separate part of each head.
             head_dim=attention.encoded_width(shape.head_dim, **parameters),
             n_layers=shape.n_layers,
             train_length=_length_of_weights(settings),
@@ -186,6 +190,7 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
             is_decoupled=attention.is_decoupled,
         )
         model = Decoder(shape, vocab_size, encoding, options, partial(attention, **parameters))
+    # Parts check each other where they are built, and know nothing of settings and their keys.
     except ValueError as error:
         raise UserError("attention", settings.attention.name, str(error)) from error
     if settings.extend.name != NONE:
@@ -221,6 +226,7 @@ def _train_extended(model: Decoder, settings: RunSettings) -> None:
         assert extension is not None
         extended = extension.effective_encoding(settings.context_length)
     changes_nothing = extended is model.effective_encoding
+    # The run would be named after an extension that does nothing.
     if changes_nothing and settings.context_length > _length_of_weights(settings):
         problem = f"changes nothing at {settings.context_length} tokens"
         hint = ""
@@ -236,4 +242,5 @@ def code_of(settings: RunSettings, model: Decoder) -> dict[str, Any]:
     """Return which code the numbers depend on, for the run's hash, and to be stored with the weights."""
     code = sources_of(settings.encoding.plain(), settings.plugins)
     options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
+    # A run without options keeps the hash that it had before there were any.
     return {**code, "options": options} if options else code

@@ -9,6 +9,7 @@ from posenc.data.documents import SPLITS
 from posenc.settings.tree import TokenizerSettings
 
 ASSUMED_BYTES_A_TOKEN = 3.0  # about, for a tokenizer that is not trained yet
+# A sample of at most 256 kB is tokenised in a moment.
 SAMPLED_DOCUMENTS = 32
 SAMPLED_BYTES = 8192  # of each
 
@@ -25,8 +26,11 @@ def measured_bytes_a_token(facts: CorpusFacts, tokenizer: TokenizerSettings, spl
         return ASSUMED_BYTES_A_TOKEN
     texts = [document.text for document in facts.read() if document.split == split]
     longest = sorted(texts, key=len, reverse=True)[:SAMPLED_DOCUMENTS]
-    # The cuts may split a character of UTF-8, whose bytes are left out.
-    middles = [text[len(text) // 2 :][:SAMPLED_BYTES].decode(errors="ignore").encode() for text in longest]
+    middles: list[bytes] = []
+    for text in longest:
+        middle = text[len(text) // 2 :][:SAMPLED_BYTES]
+        # The cuts may split a character of UTF-8, whose bytes are left out.
+        middles.append(middle.decode(errors="ignore").encode())
     encoded = build_tokenizer(tokenizer, facts).encode_all(middles)
     n_tokens = sum(len(text.ids) for text in encoded)
     return sum(map(len, middles)) / max(1, n_tokens)

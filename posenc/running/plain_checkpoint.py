@@ -41,6 +41,7 @@ class PlainConfig:
     def __init__(self, values: Mapping[str, Any], rotation: Mapping[str, Any]) -> None:
         # A file may name a key like a method, which the method must outlive.
         self.__dict__.update({key: value for key, value in values.items() if not hasattr(type(self), key)})
+        # The second name is that of transformers before version 5.
         self.dtype = values.get("dtype") or values.get("torch_dtype")
         self.rope_parameters = dict(rotation)
 
@@ -60,6 +61,7 @@ def read_plainly(path: str) -> HfCheckpoint | None:
     if config is None or not _is_readable(tokenizer_file):
         return None
     check_config(path, config)
+    # Names on the hub are left to transformers, which knows its cache: this reads folders alone.
     access = Access(revision="main", trust_remote_code=False, local_files_only=True)
     return HfCheckpoint(path, str(folder), access, config, tokenizer=None, tokenizer_file=tokenizer_file)
 
@@ -84,6 +86,7 @@ def _plain_config(file: Path) -> PlainConfig | None:
 
 def _is_size(value: object) -> bool:
     """Tell whether a value is a whole number from 1. Others are refused, by transformers or in its wake."""
+    # In Python True is a whole number, too.
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
@@ -94,7 +97,8 @@ def _unscaled_rotation(values: Mapping[str, Any]) -> dict[str, Any] | None:
     if not isinstance(rotation, dict) or rotation.get("rope_type") != "default":
         return None
     base = rotation.get("rope_theta")
-    return rotation if isinstance(base, Real) and not isinstance(base, bool) else None
+    is_number = isinstance(base, Real) and not isinstance(base, bool)
+    return rotation if is_number else None
 
 
 def _is_readable(tokenizer_file: Path) -> bool:

@@ -39,12 +39,14 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     check_positions_reach(stored.outline, evaluation.lengths.longest)
     _check_extension(stored, evaluation)
     check_tracking(settings.tracking)
+    # The tokenizer of the checkpoint and not of config.yaml, whose file may have changed since.
     tokenizer = stored.tokenizer_settings
     fingerprint = stored.checkpoint.provenance.fingerprint
     text = text_to_measure(
         settings.data or trained.data,
         tokenizer,
         evaluation,
+        # Knobs are chosen on validation documents, which a text that is measured whole does not have.
         keeps_split=settings.data is None or settings.eval.split is not None or evaluation.tries > 0,
         trained_on=TrainedOn(data=trained.data, fingerprint=fingerprint),
     )
@@ -80,6 +82,7 @@ def _refuse_settings_of_given_models(settings: EvalCommandSettings) -> None:
         raise UserError("run", None, "is needed and has no default", hint="add run=..., or subject=hf")
     if settings.context_length is not None:
         asked_length = settings.context_length
+        # The hint repeats the number that was typed, so that it can be copied.
         longer = "..." if asked_length == "auto" else asked_length
         hint = f"to measure it in windows of another length: 'eval.lengths=[{longer}]'"
         raise UserError("context_length", asked_length, "is the run's own", hint=hint)
@@ -103,6 +106,7 @@ def _merged(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, An
     for key, value in asked.items():
         if isinstance(value, Mapping) and isinstance(stored.get(key), Mapping):
             merged[key] = _merged(value, stored[key])
+        # In the group `eval` of conf/eval.yaml every value is null, which stands for what was not asked for.
         elif value is not None:
             merged[key] = value
     return merged
@@ -113,5 +117,6 @@ def _check_extension(stored: StoredRun, evaluation: Evaluation) -> None:
     trained_with = stored.settings.extend.name
     if evaluation.is_extended and trained_with != NONE:
         raise UserError("extend", evaluation.extension_name, f"it was trained with {trained_with}")
+    # The outline has no weights. Its sizes and its encoding are all that an extension asks.
     build_extension(evaluation.extend, stored.outline, tune=evaluation.tries > 0)
     evaluation.check_tuning()

@@ -46,6 +46,7 @@ class CheckedTraining:
 
 def plan_training(settings: RunSettings) -> Job:
     """Return the validated job of composed settings. Raises UserError."""
+    # The rate is part of the run's name, so it has to be known before anything else is planned.
     if settings.train.lr == TUNED:
         settings = with_tuned_rate(settings, planned_run)
     training = _checked(settings)
@@ -53,6 +54,7 @@ def plan_training(settings: RunSettings) -> Job:
     run = _as_begun(training.run, settings.train.precision)
     directory = run.directory
     if not is_folder(directory):  # one that exists may be finished, and is then only read
+        # The check in `_checked` came before the corpus was read. Only now the name of the folder is known.
         check_runs_dir(settings.runs_dir, directory.parent, writing=True)
     precision = run.settings.train.precision
     return Job(
@@ -94,6 +96,7 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     """
     initial = None
     if settings.train.init is not None:
+        # The weights come first, since what they were trained with becomes a part of the settings.
         initial = initial_checkpoint(settings.train.init, settings.tokenizer, settings.plugins)
         settings = _beginning_with(settings, initial)
     elif settings.extend.name != NONE:
@@ -102,11 +105,14 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     if initial is not None:
         check_fit(initial, step.outline)
     stages = _stages_of(step)
+    # The default protocols score text. On a task their place is taken by those that score answers.
     as_measured = suited_to(settings.eval, settings.data)
     evaluation = resolve_evaluation(as_measured, settings.context_length)
     _check_place(settings)
     check_tracking(settings.tracking)
     check_tokenizer(settings.tokenizer)
+    # Positions at random have an end. Without this check a run would
+    # fail in its evaluation, after the training.
     check_positions_reach(step.outline, evaluation.lengths.longest)
     if settings.data.plant is not None:
         # pairs must fit the shortest windows
@@ -176,6 +182,8 @@ def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:
 
 def _resolved(settings: RunSettings, evaluation: Evaluation) -> RunSettings:
     """Return the settings as the run stores them: paths are absolute, the evaluation is complete."""
+    # An absolute path means the same from every folder. A relative
+    # one would be another text in another folder.
     return settings.with_changes(
         data=named_data(absolute_data(settings.data)),
         tokenizer=absolute_tokenizer(settings.tokenizer),
@@ -189,8 +197,10 @@ def _as_begun(run: PlannedRun, asked_precision: str) -> PlannedRun:
     A run may be begun on a machine with bf16 in hardware and continued on one without. What `auto` meant on
     the first one stays, or the second would begin another run.
     """
+    # Who names a precision means that run, even if the other one exists.
     if asked_precision != "auto" or is_folder(run.directory):
         return run
     precision_here = run.settings.train.precision
-    other = run.in_precision("fp32" if precision_here == "bf16" else "bf16")
+    other_precision = "fp32" if precision_here == "bf16" else "bf16"
+    other = run.in_precision(other_precision)
     return other if is_folder(other.directory) else run

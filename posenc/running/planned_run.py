@@ -46,6 +46,7 @@ class PlannedRun:
         if not is_folder(folder):
             return named
         existing = sorted(path for path in folder.glob(f"*-{self.hash}") if is_folder(path))
+        # A run may have been renamed. The hash still says which one it is.
         if not existing or named in existing:
             return named
         return existing[0]
@@ -59,8 +60,9 @@ def run_hash(settings: RunSettings, facts: CorpusFacts, code: dict[str, Any]) ->
         hashed["tokenizer"] = build_tokenizer(settings.tokenizer, facts).identity()
     hashed["corpus"] = facts.identity
     hashed["code"] = code
-    # eight digits: among 10,000 runs of one experiment two share them with a chance of one in a hundred
+    # Another form of this text would give every run on a disk another name, and train it again.
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
+    # Eight digits: among 10,000 runs of one experiment two share them with a chance of one in a hundred.
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -69,6 +71,7 @@ def writer_of(settings: RunSettings, settings_hash: str | None) -> Writer:
 
     `settings_hash` also covers the text and the code. A reader that does not know it compares the settings.
     """
+    # The settings stand there in full and not as a hash. So an error can name the setting that differs.
     hashed = settings.hashed_settings()
     return hashed if settings_hash is None else {"settings_hash": settings_hash, **hashed}
 
@@ -80,6 +83,7 @@ def readable_name(settings: RunSettings) -> str:
     """
     if settings.name is not None:
         return settings.name
+    # Of `rope -> nope`, a run that begins with another one's weights, safe_name would make `rope_-_nope`.
     encoding = safe_name(trained_name(settings).replace(" -> ", "-to-"))
     if is_task(settings.data):
         encoding = f"{safe_name(settings.data.name)}-{encoding}"

@@ -29,6 +29,7 @@ def report_error(error: BaseException, stop: StopFlag) -> int:
 
 def _fault_of_the_code(error: BaseException) -> RunError:
     """Return the error to show for a fault of posenc or of a plug-in, with the line that raised."""
+    # The line that raised is enough for a report. --debug shows the rest.
     file, line, *_ = traceback.extract_tb(error.__traceback__)[-1]
     hint = f"a fault of posenc or of a plug-in, at {file}:{line}; --debug shows the whole traceback"
     return RunError(f"{type(error).__name__}: {error}", hint=hint)
@@ -36,6 +37,8 @@ def _fault_of_the_code(error: BaseException) -> RunError:
 
 def _fault_of_the_machine(error: BaseException) -> RunError | None:
     """Return the error to show if the machine lacks something, rather than posenc being wrong."""
+    # Errors of posenc's own files are worded where they arise, so
+    # one that names a file is a fault of the code.
     if isinstance(error, OSError) and not error.filename:
         if error.errno in (errno.ENOSPC, errno.EPIPE):
             return RunError(f"cannot write the output: {error.strerror}")

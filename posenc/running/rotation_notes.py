@@ -28,6 +28,7 @@ def notes_on_rotation(checkpoint: HfCheckpoint, *, is_extended: bool) -> tuple[s
         if _has_equal_temperatures(settings) and not _scales_logits(checkpoint):
             equal = f"mscale = mscale_all_dim = {settings['mscale']:g}"
             notes.append(f"{LABEL} no temperature: {equal} cancel, and transformers scales no logits here")
+    # Local layers see a window, in which no distance is new beyond T (docs/real-models.md).
     if is_extended and len(rope_settings(config)) > 1:
         notes.append(f"{LABEL} {_extended_layers(config)}")
     return tuple(notes)
@@ -59,6 +60,8 @@ def _has_equal_temperatures(settings: RopeSettings) -> bool:
 
 def _scales_logits(checkpoint: HfCheckpoint) -> bool:
     """Tell whether the attention multiplies its logits by more than D^-1/2, as DeepSeek's does by mscale."""
+    # The modules are asked, and not the name: DeepSeek multiplies by the
+    # temperature, Qwen2 with the same settings does not.
     for module in outline_of(checkpoint).modules():
         head_dim = getattr(module, "qk_head_dim", None) or getattr(module, "head_dim", None)
         scaling = getattr(module, "scaling", None)

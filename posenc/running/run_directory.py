@@ -42,6 +42,7 @@ from posenc.training.distributed import current
 P = ParamSpec("P")
 LOG = "log.txt"
 OPEN = "open"  # something is left to do
+# sympy is here for its text: its source is the default corpus, so another version is another text.
 PACKAGES = ("posenc", "torch", "numpy", "sympy", "tokenizers", "datasets", "hydra-core")
 STEP_OF_RECORD = re.compile(r"-step(\d+)-")
 
@@ -70,6 +71,7 @@ class PlainDumper(yaml.SafeDumper):
 @only_in_first_process
 def write_config(directory: Path, settings: RunSettings | SubjectSettings) -> None:
     """Write the settings to config.yaml as resolved plain data."""
+    # People read this file: keys keep the order of the settings, and a path such as `läufe` stays legible.
     text = yaml.dump(settings.plain(), Dumper=PlainDumper, sort_keys=False, allow_unicode=True)
     write_text_atomic(directory / "config.yaml", text)
 
@@ -81,6 +83,7 @@ def read_status(directory: Path) -> RunStatus:
     """Return status.json, or {} if it is missing or damaged."""
     try:
         return stored_status(directory)
+    # JSON that is nested too deep raises RecursionError, and the file may come from somebody else.
     except (OSError, ValueError, RecursionError):
         return {}
 
@@ -110,6 +113,7 @@ def write_status(directory: Path, status: str, **facts: Any) -> None:
 
 def status_after(error: BaseException) -> str:
     """Return the status of a run that an error ends: InterruptedRunError and DivergedRunError say it."""
+    # The class is not asked: DivergedRunError is of train.py, which imports this module.
     return str(getattr(error, "status", FAILED))
 
 
@@ -129,6 +133,8 @@ def recorded_status(directory: Path, stop: StopFlag, **facts: object) -> Iterato
             reason = getattr(error, "problem", f"{type(error).__name__}: {error}")
         if status != DIVERGED:
             with contextlib.suppress(OSError, RunError):  # a full disk must not hide the first reason
+                # The whole text, with the traceback, goes to log.txt.
+                # Lists of runs have one line for the reason.
                 write_status(directory, status, reason=reason.partition("\n")[0])
         raise
 
@@ -140,9 +146,11 @@ def run_state(directory: Path, evaluation: EvalSettings, *, retry: bool = False)
     """
     if read_status(directory).get("status") == DIVERGED and not retry:
         return DIVERGED
+    # Whoever asks for other `eval` settings has something left to measure, so the run is open again.
     settings = load_run(directory).settings
     is_measured = settings is not None and settings.eval == evaluation
-    return FINISHED if is_measured and was_finished(directory) else OPEN
+    is_complete = is_measured and was_finished(directory)
+    return FINISHED if is_complete else OPEN
 
 
 def is_done(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -> bool:
@@ -156,6 +164,7 @@ def is_done(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -
 
 def was_finished(directory: Path) -> bool:
     """Tell whether the run is trained, and measured by whatever settings."""
+    # A run is not done without a readable results.json: the same command then writes the file again.
     return read_status(directory).get("status") == FINISHED and load_run(directory).facts is not None
 
 
@@ -166,6 +175,7 @@ def forget_diverged(directory: Path) -> None:
     What trackers were told counts as well: they would take no step again that they have.
     """
     if read_status(directory).get("status") == DIVERGED:
+        # metrics.jsonl and the records go by `drop_after`, once the new training begins at step 0.
         for folder in ("checkpoints", STATE_FOLDER, EVENTS_FOLDER):
             shutil.rmtree(directory / folder, ignore_errors=True)
 
@@ -174,6 +184,7 @@ def forget_diverged(directory: Path) -> None:
 def drop_leftovers_of(directory: Path) -> None:
     """Remove what a finished run could not remove; not if another process holds it, or none may write."""
     checkpoints = directory / "checkpoints"
+    # The look comes first, since the lock writes two files into a run that is finished.
     if leftovers(checkpoints):
         with contextlib.suppress(RunError), locked(directory):
             drop_leftovers(checkpoints)
@@ -205,6 +216,7 @@ def drop_after(directory: Path, step: int) -> None:
         write_text_atomic(path, "".join(line.decode() + "\n" for line in lines))
     for record in (directory / "records").glob("[!.]*.json"):
         match = STEP_OF_RECORD.search(record.name)
+        # A record of this very step stays, since it is of the weights that the run continues from.
         if match and int(match[1]) > step:
             record.unlink(missing_ok=True)
 
@@ -254,6 +266,7 @@ def refuse_links(directory: Path) -> None:
                 if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                     kind = "a symbolic link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
                     raise RunError(f"{path} is {kind}; a run directory holds files and folders only")
+        # W&B links its newest run and its log inside of its folder. posenc reads nothing there.
         if Path(folder) == directory:
             subfolders[:] = [name for name in subfolders if name != "wandb"]  # os.walk skips the others
 
@@ -268,6 +281,7 @@ def log_file(directory: Path) -> Iterator[None]:
         yield
         return
     try:
+        # The name of a file that is not UTF-8 reaches Python with characters that UTF-8 cannot write.
         handler = logging.FileHandler(directory / LOG, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise cannot_write(directory / LOG, error) from error
@@ -278,6 +292,7 @@ def log_file(directory: Path) -> Iterator[None]:
     root.addHandler(handler)
     try:
         yield
+    # A plug-in may leave by sys.exit. KeyboardInterrupt and our own interruption are no failures.
     except (Exception, SystemExit) as error:
         _log_failure(handler, error)
         raise
@@ -307,6 +322,8 @@ def versions() -> dict[str, str]:
 @functools.cache
 def git_commit() -> str | None:
     """Return the commit of the clone that posenc runs from, with `+` if it was changed; None for a wheel."""
+    # In a wheel this folder is site-packages. git would look further up from there, and would name the commit
+    # of the project that the virtual environment lies in. In a worktree `.git` is a file.
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

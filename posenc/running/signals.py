@@ -29,6 +29,7 @@ def to_take_over() -> list[int]:
 
 def leave_at_once(code: int) -> None:
     """Exit without Python's clearing up, which crashes (SIGSEGV) while a library works in a thread."""
+    # os._exit flushes nothing, and a result that was printed into a pipe would be lost.
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -42,9 +43,11 @@ def stop_with_parent() -> None:
     if parent is None:
         return
 
+    # A look each second, since macOS has no signal for the death of a parent.
     def watch() -> None:
         while os.getppid() == int(parent):
             time.sleep(1)
+        # A signal and not an exception: this is no main thread, and only the main thread has a run to save.
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -59,6 +62,7 @@ def ignore_signals() -> None:
 def _is_importing(frame: FrameType | None) -> bool:
     """Tell whether a module is being imported at this moment."""
     while frame is not None:
+        # Every import goes through this module, which is frozen into Python, so some frame above is of it.
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back
@@ -71,6 +75,7 @@ class InterruptedRunError(BaseException):
     It is not an Exception: it may be raised anywhere, and a compiler or a library must not swallow it.
     """
 
+    # `run_directory.status_after` reads it.
     status = INTERRUPTED
 
 
@@ -105,6 +110,7 @@ class StopFlag:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        # The first signal decides the exit code and the line that is printed, whatever comes after it.
         self.received = self.received or number
         now = time.monotonic()
         is_copy = now - self._last_signal_at < ONE_WISH
@@ -117,6 +123,7 @@ class StopFlag:
     def guard(self) -> None:
         """Let signals only set the flag from here on, as there is something to save."""
         self.guarded = True
+        # A signal may have come already in a place where Python swallows exceptions.
         self.check()
 
     @contextmanager
@@ -144,6 +151,7 @@ class StopFlag:
         """Return 130 or 143 after a signal, 0 without one."""
         if self.received is not None:
             return CODES[signal.Signals(self.received)]
+        # Nobody tells which signal the other process got.
         return CODES[signal.SIGTERM] if self.elsewhere else 0
 
     @property

@@ -46,6 +46,7 @@ from posenc.running.sweep.task import (
 JOBS_GO_ON = (
     "the submitted jobs go on (posenc runs shows them); when they have ended, the same command continues"
 )
+# Slurm's controller serves all users of a cluster, and a job takes minutes.
 QUEUE_SECONDS = 10.0  # between two looks at Slurm's queue
 
 
@@ -56,12 +57,16 @@ def launch(
 
     A signal ends only the waiting. Raises UserError if there is no Slurm, RunError if it refuses the jobs.
     """
+    # A run lies in RUNS_DIR/EXPERIMENT/NAME. Runs that are measured may lie in several folders.
     runs_dir = tasks[0].directory.parents[1] if command == "train" else Path("runs")
+    # The jobs belong to Slurm once they are submitted, so the flag is
+    # never guarded: nothing is to be saved here.
     with initialize_hydra(line.config_dir) as search_overrides, StopFlag() as stop:
         overrides = [*search_overrides, *deciding_overrides(line)]
         if command == "train":  # the launcher writes its files there
             overrides.append(f"runs_dir={quote(str(runs_dir))}")
         launcher, config = launcher_and_config(command, overrides, partial(run_here, command, invocation))
+        # Hydra's other launchers would run the jobs too, by rules of their own on signals, results and ends.
         if not config.hydra.launcher._target_.endswith(".SlurmLauncher"):
             problem = "is not a launcher of posenc's sweeps"
             raise UserError("hydra/launcher", launcher_name, problem, allowed=["basic", "slurm", "ray"])
@@ -74,6 +79,7 @@ def launch(
             while _in_queue(handles):
                 time.sleep(QUEUE_SECONDS)
             for task, handle in zip(tasks, handles, strict=True):
+                # The jobs' output is in Slurm's files, so a failed one is named without its last lines.
                 outcome = _outcome(task, handle)
                 outcomes[task.name] = outcome
                 say(end_line(task, outcome, time.monotonic() - submitted_at))
@@ -87,6 +93,7 @@ def _check_slurm(launcher_name: str) -> None:
     if shutil.which("sbatch") is None:
         problem = "there is no sbatch on this machine"
     else:
+        # sbatch may be installed where no controller answers, and submitit's own error comes after its files.
         answer = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, check=False)
         if answer.returncode == 0:
             return
@@ -97,8 +104,8 @@ def _check_slurm(launcher_name: str) -> None:
 
 def _words_of_job(command: str, search_overrides: list[str], task: SweepTask) -> list[str]:
     """Return the overrides of a task as the job takes them, which Hydra composes and not posenc."""
-    words = [word for word in task.overrides if not is_hydras(word)]
-    return task.with_precision(without_files(command, search_overrides, words))
+    overrides = [override for override in task.overrides if not is_hydras(override)]
+    return task.with_precision(without_files(command, search_overrides, overrides))
 
 
 def _submit(launcher: Any, jobs: Sequence[Sequence[str]], folder: Path) -> list[Any]:
@@ -138,6 +145,7 @@ def _without_waiting() -> Iterator[None]:
 
 def _in_queue(handles: Sequence[Any]) -> bool:
     """Tell whether any of the jobs waits or runs. If Slurm does not answer, they are taken to do so."""
+    # All jobs of an array share the number before the underscore, and one question answers for all.
     arrays = ",".join(sorted({handle.job_id.partition("_")[0] for handle in handles}))
     command = ["squeue", "--noheader", f"--jobs={arrays}", "--format=%T"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -172,12 +180,15 @@ def _exit_code(handle: Any) -> int:
 
 def run_here(command: str, invocation: Invocation, config: DictConfig) -> int:
     """Run one job in Slurm's process. Jobs of one run directory wait for each other, unless POSENC_WAIT=0."""
+    # Hydra composed this job, since submitit starts Hydra's launcher and not a command of posenc.
     overrides = list(HydraConfig.get().overrides.task)
     settings = typed_settings(command, config)
+    # Nobody is there to type the command again, so by default a job waits for its run.
     job_invocation = replace(invocation, waits=os.environ.get(WAIT, "1") == "1")
     try:
         return preemptible(lambda: run_job(plan_job(settings), overrides, job_invocation))
     except Exception as error:
+        # The exit code is the job's result. An exception would be pickled, and read by another process.
         return report_error(error, StopFlag())
 
 
@@ -189,6 +200,7 @@ def preemptible(run: Callable[[], int]) -> int:
     """
     requeue = signal.getsignal(signal.SIGUSR2)
     assert callable(requeue)
+    # A signal between submitit's start and the first step puts the job back, too.
     signal.signal(signal.SIGUSR1, requeue)  # while there is no run to save
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGUSR1))
     exit_code = run()
@@ -196,6 +208,7 @@ def preemptible(run: Callable[[], int]) -> int:
         return exit_code
     command = ["scontrol", "--oneliner", "show", "job", os.environ.get("SLURM_JOB_ID", "")]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    # After `scontrol requeue` or `scancel` the job has another state, and Slurm itself decides.
     if "JobState=RUNNING" in answer.stdout:
         requeue(signal.SIGUSR2, None)  # exits; raises if it was put back too often
     sys.exit(exit_code)

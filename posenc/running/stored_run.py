@@ -54,6 +54,7 @@ class StoredRun:
         definition = self.checkpoint.path / "tokenizer.json"
         if definition.is_file():
             return stored_tokenizer(definition)
+        # config.yaml names a file, which may have changed since. So it does not replace the definition.
         if self.settings.tokenizer.name != "bytes":
             raise RunError(f"{definition}: the definition of the tokenizer is gone")
         return self.settings.tokenizer
@@ -68,6 +69,7 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     settings = _checked_settings(stored_settings, plugins)
     shape = check_model(settings.model)
     try:
+        # The outline comes before any weight is read: the shapes of the weights are compared with it.
         outline = build_outline(settings, shape)
     except UserError as error:  # what earlier versions took may be refused today
         problem = f"this version of posenc refuses its settings: {error.key}={error.value}: {error.problem}"
@@ -93,6 +95,7 @@ def _trained_settings(run: str, loaded: Run) -> RunSettings:
     if not isinstance(stored, RunSettings):
         hint = "posenc eval subject=hf subject.path=..., or posenc.evaluate"
         raise UserError("run", run, "is a model that was measured, not a run that was trained", hint=hint)
+    # posenc stores what `auto` came to, so somebody else has written these settings.
     if stored.train.precision == "auto":
         raise UserError("run", run, "its precision 'auto' is not one of posenc's")
     return stored
@@ -120,6 +123,7 @@ def load_model(
 
     `vocab_size` is that of the weights unless it is given.
     """
+    # Weights without an embedding are refused by `check_weights`, which names what is missing.
     size = vocab_size or stored_shapes(checkpoint).get("embedding.weight", (1,))[0]
     # before anything is allocated whose size comes from somebody else's file
     check_weights(checkpoint, build_outline(settings, shape, size))
@@ -135,6 +139,7 @@ def directory_of(run: str, key: str = "run") -> Path:
     """
     directory = named_path(run)
     if RUN_NAME.fullmatch(run) and not exists(directory):
+        # A folder of this name wins, so that what a user typed as a path is never looked for elsewhere.
         directory = _below_runs(run) or directory
     if not directory.name or directory.name == "..":  # the folder's name ends in the hash of its settings
         directory = Path(os.path.abspath(directory))  # noqa: PTH100 (resolve() follows links)

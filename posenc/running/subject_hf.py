@@ -71,6 +71,7 @@ from posenc.training.device import resolve_device
 
 # Architectures with a bias of slope times position, which two bytes would round. Falcon has one with `alibi`.
 BIASED = ("bloom", "mpt")
+# From here on not every whole number exists: a bf16 has 8 binary digits, an fp16 11.
 FIRST_ALIKE = {"bf16": "256 and 257", "fp16": "2048 and 2049"}  # positions that are equal in this type
 
 
@@ -118,6 +119,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     With `only_estimate` they are read without transformers, where that says the same.
     """
     assert settings.subject is not None
+    # A subject is a choice among classes, as an encoding is, so that a typo is answered with the nearest key.
     parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
     subject = HfSubject(**parameters)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
@@ -126,6 +128,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
     assert isinstance(length, int)
+    # T is read before: the length before a scaling stands in the part that is taken away here.
     if not subject.rope_scaling:
         checkpoint = _without_scaling(checkpoint)
     weights = _weights(subject, checkpoint)
@@ -154,6 +157,7 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
         settings.extend.name != NONE
         or subject.tokenizer == "bytes"
         or subject.bos is True
+        # Code that comes with a checkpoint may read its configuration in its own way.
         or subject.trust_remote_code
         or subject.chunk_tokens is not None
         or not subject.rope_scaling
@@ -175,6 +179,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     if settings.tracking.name != NONE:
         raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
     hf = read_subject(settings, only_estimate=only_estimate)
+    # The text comes first: a length that no document has takes no time.
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
     evaluation.check_tuning()
     notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.is_extended)
@@ -202,8 +207,10 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
             bytes_a_token=texts.bytes_a_token,
         )
     )
+    # The extension is not part of it: with and without one the same targets are measured.
     model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer]
     fitted = _fitted_to_time(job, settings, model_key)
+    # The check is repeated, since the time may have left no length beyond T.
     fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted
 
@@ -211,6 +218,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
 def _name(subject: HfSubject) -> str:
     """Return what the rows of its records are called."""
     name = check_name("subject.path", safe_name(Path(subject.path).name))
+    # Both stand in one table, each beside its own extensions.
     return name if subject.rope_scaling else f"{name}-unscaled"
 
 
@@ -223,6 +231,7 @@ def _without_scaling(checkpoint: HfCheckpoint) -> HfCheckpoint:
 
 def _stored_subject(hf: HfModel) -> Choice:
     """Return the subject as config.yaml keeps it: with its BOS token and its architecture."""
+    # config.yaml has what `auto` came to, since another version of a tokenizer may make something else of it.
     resolved = {"bos": hf.bos, "architecture": hf.checkpoint.text_config.model_type}
     return Choice.model_validate({"name": "hf", **dataclasses.asdict(hf.subject), **resolved})
 
@@ -280,8 +289,10 @@ def _unloaded_model(
 
     Raises UserError for an extension that cannot act, and for chunks that would give other numbers.
     """
+    # Layers that accelerate has spread over devices, and packed weights, must not be moved by `to`.
     stays_in_place = weights.device_map is not None or checkpoint.is_quantised
 
+    # A function and not the model: reading the weights comes last, after everything that may be refused.
     def load() -> TransformersModel:
         model = load_hf_model(checkpoint, DTYPES[weights.dtype], weights.device_map)
         return TransformersModel(model, length, bos, is_placed=stays_in_place, chunk_tokens=chunk_tokens)
@@ -309,6 +320,7 @@ def _check_chunks(chunk_tokens: int, outline: TransformersModel, evaluation: Eva
     extension = build_extension(evaluation.extend, outline, tune=evaluation.tries > 0)
     if extension is not None:
         acting = extension.effective_encoding(evaluation.lengths.longest)
+    # What acts may be of the extension and not of the model: `window` makes the attention itself.
     reason = outline.why_not_in_chunks(acting)
     if reason is not None:
         raise UserError("subject.chunk_tokens", chunk_tokens, reason, hint="leave it out")
@@ -324,6 +336,7 @@ def _fitted_to_text(
     has_open_lengths = settings.eval.lengths is None
     least = evaluation  # the evaluation that the text has to allow
     if has_open_lengths:
+        # The text has to hold T alone here. Longer windows are left out below, with a note.
         at_train_length = evaluation.settings.with_changes(lengths=[length])
         least = resolve_evaluation(at_train_length, length, settings.extend)
     # What the model was trained on is not known: it may have been the part of this text that trains others.
@@ -346,6 +359,7 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence
     The choice is kept for models with this key.
     """
     limits = FitLimits.of(settings.eval, job.evaluation)
+    # The user gave every number, so there is nothing to choose.
     if not limits.open_counts:
         return job
     evaluation = fit_to_time(job, limits, settings.extend, model_key)
@@ -356,7 +370,9 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence
     note = f"chosen     {chosen}, up to {longest}, by eval.max_minutes={limits.max_minutes:g}"
     has_fewer = any(fitted_values[key] != unfitted_values[key] for key in limits.open_counts)
     is_shorter = evaluation.lengths.longest < job.evaluation.lengths.longest
-    notes = (*job.notes, note) if has_fewer or is_shorter else job.notes
+    # Where nothing had to be lowered, there is nothing to say.
+    was_lowered = has_fewer or is_shorter
+    notes = (*job.notes, note) if was_lowered else job.notes
     fitted = job.settings.with_changes(eval=evaluation.settings)
     return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=notes)
 
@@ -380,8 +396,10 @@ def bos_of(subject: HfSubject, tokenizer: Any | None) -> int | None:
             raise UserError("subject.bos", True, "its tokenizer has none")
         return int(bos)
     has_own_tokenizer = subject.tokenizer is None
+    # The ids of one tokenizer mean other texts in another.
     if bos is None or tokenizer is None or not has_own_tokenizer:
         return None
+    # Many tokenizers know such a token and do not use it. Only a text shows which.
     begins_with_bos = tokenizer("a")["input_ids"][:1] == [bos]
     return int(bos) if begins_with_bos else None
 

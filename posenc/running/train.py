@@ -94,7 +94,9 @@ def _run_in_directory(
     processes = current()
     # The lock makes the directory, so that a text which is too short is refused before it.
     corpus = tokenise(job, settings.context_length)
+    # This comes before the lock, since the lock's own file could be a link to a file elsewhere.
     run_directory.refuse_links(directory)
+    # The log is opened inside the lock. So a second process, which is refused, writes nothing into it.
     with locked(directory, job.lock, waits=invocation.waits), run_directory.log_file(directory):
         # another process may have finished it meanwhile
         if processes.first(lambda: run_directory.is_done(directory, settings.eval, retry=invocation.retry)):
@@ -102,6 +104,8 @@ def _run_in_directory(
         # A finished run may be measured again with other `eval` settings. Until that has succeeded, its
         # status stays finished, and config.yaml keeps the old settings.
         is_trained = processes.first(lambda: run_directory.was_finished(directory))
+        # Until here a signal may strike anywhere, also while the process
+        # waits for the lock: nothing is to be saved.
         stop.guard()
         # It goes by the status `diverged`, which `running` replaces below.
         run_directory.forget_diverged(directory)
@@ -124,6 +128,7 @@ def _train_and_measure(
     directory = job.directory
     store = corpus.store
     model = build_model(settings, job.run_shape, vocabulary(settings.data.plant, store))
+    # The first weights are copied into a model that was initialised, since an encoding may lack some of them.
     if training.initial is not None:
         begin_with(training.initial, directory / "checkpoints", model)
     _log_notes(job, model, store)
@@ -132,10 +137,13 @@ def _train_and_measure(
         with compiled_blocks(model, training.compile and compiler_works(job.device)):
             trained = _train(job, training, model, store, tracker, invocation, stop)
         if trained.status == DIVERGED:
+            # It is written here, where the reason and the step are known.
+            # `recorded_status` leaves such a run alone.
             run_directory.write_status(directory, DIVERGED, reason=trained.reason, step=trained.so_far.step)
             hint = "nothing was averaged in; try a smaller train.lr"
             raise DivergedRunError(f"training diverged: {trained.reason}", hint=hint)
         if trained.status == INTERRUPTED:
+            # `run_train` tells the user: a stop while training and a stop while measuring end alike.
             raise InterruptedRunError
         # A process that only loads the weights knows neither the memory nor the MFU of their training, so it
         # leaves the stored facts as they are.
@@ -159,6 +167,8 @@ def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
     longest = evaluation.lengths.longest
     notes = corpus_notes(job.corpus_facts, evaluation.split, longest, job.settings.context_length, store)
     for note in [*notes, *model.effective_encoding.warnings()]:
+        # What was left out when a corpus was read is true of every run
+        # on it, so it is no warning about this one.
         level = logging.INFO if note in job.corpus_facts.notes else logging.WARNING
         log.log(level, "%s", note)
 
@@ -176,6 +186,7 @@ def _train(
     settings = job.run_settings
     _say_what_is_trained(job, training, model)
     # a sweep prints the load once for all of its jobs
+    # Of several processes each has its part of the cores, and on a GPU the cores do not set the pace.
     if job.device.type == "cpu" and current().size == 1 and not invocation.in_sweep:
         say_load(torch.get_num_threads())
     utilization = utilization_of(job, model)
@@ -193,6 +204,7 @@ def _say_what_is_trained(job: Job, training: Training, model: Decoder) -> None:
     parameters = count_parameters(model).total
     batch_tokens = training.batch_windows * settings.context_length
     processes = f"{current().size} processes, " if current().size > 1 else ""
+    # A sum is called by its parts, `alibi+rope`, as in the tables.
     name = encoding_name(settings.encoding.plain())
     say(
         f"{name}: {parameters:,} parameters, T={settings.context_length}, "
@@ -237,18 +249,20 @@ def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> Checkpo
 
 def _validation_plan(settings: RunSettings, training: Training, store: TokenStore) -> ValidationPlan | None:
     """Return which windows are validated while training, and how often; None for none."""
-    every = settings.train.validate_every
-    if every == AUTO:
-        every = automatic_interval(training.steps, settings.train.log_every)
-    assert not isinstance(every, str)
+    interval = settings.train.validate_every
+    if interval == AUTO:
+        # It follows from the number of steps and not from a clock. So a
+        # resumed run validates after the same steps.
+        interval = automatic_interval(training.steps, settings.train.log_every)
+    assert not isinstance(interval, str)
     plan = plan_validation(
         store,
-        every=every,
+        every=interval,
         steps=training.steps,
         batch_windows=training.batch_windows,
         context_length=settings.context_length,
     )
-    if plan is None and every is not None and store.task is None:
+    if plan is None and interval is not None and store.task is None:
         length = settings.context_length
         log.info("no validation document has %d tokens, so none is measured while training", length + 1)
     return plan

@@ -26,6 +26,7 @@ class TrainingReport:
 
     def on_resume(self, step: int) -> None:
         """Drop what was logged after the step that the training continues from, and say which one it is."""
+        # Steps after the checkpoint are made again, and would stand in the file twice.
         run_directory.drop_after(self.directory, step)
         self.progress.begin(step)
         if step:
@@ -45,6 +46,7 @@ class TrainingReport:
         With planted pairs there are the losses on text and on values. Without a known peak there is no MFU.
         """
         loss = logged.loss
+        # Planted values weigh more in the loss that is trained, so that it compares with no other run's.
         if logged.recall_loss is not None and logged.natural_loss is not None:
             loss = logged.natural_loss
         parts = [f"loss {loss:.3f}"]

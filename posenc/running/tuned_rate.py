@@ -60,6 +60,7 @@ class Trials:
     @property
     def best(self) -> float:
         """Return the rate with the lowest mean loss, of those that can be compared."""
+        # A mean over seeds, since by a single seed luck could choose.
         means = {rate: statistics.fmean(self.losses[rate].values()) for rate in self.comparable}
         return min(means, key=lambda rate: means[rate])
 
@@ -71,6 +72,7 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
     tried by every seed, and for a seed that the rates were chosen by.
     """
     train = settings.train.with_changes(lr=ANY_RATE)
+    # `tuned` is no number, and a plan needs one.
     run = planned_run(settings.with_changes(train=train))
     folder = expanded(settings.runs_dir) / TUNING
     runs = load_runs([str(folder)]) if is_folder(folder) else []
@@ -91,6 +93,7 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
     if trials.missing:
         say(f"train.lr=tuned: rates are compared over the same seeds; left out: {trials.missing}")
     best = trials.best
+    # The best of all rates may then lie beyond those that were tried.
     if best in (min(trials.losses), max(trials.losses)):
         tried = _listing(trials.losses)
         say(f"train.lr=tuned: {best:g} is at the end of those tried ({tried}); try further ones")

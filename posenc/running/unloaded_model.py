@@ -87,6 +87,7 @@ def model_sizes(config: Any, tensors: Sequence[StoredTensor], bytes_a_weight: fl
         weight_bytes=weight_bytes,
         products=sum(products_with(tensor.name, tensor.shape, config) for tensor in tensors),
         vocab_size=config.vocab_size,
+        # GPT-2 leaves it out, and takes four widths.
         mlp_width=size_in_layers(config, "intermediate_size") or 4 * shape.d_model,
         key_heads=size_in_layers(config, "num_key_value_heads") or shape.n_heads,
     )
@@ -97,11 +98,13 @@ def products_with(weight_name: str, weight_shape: tuple[int, ...], config: Any) 
 
     Vectors and the tables of the vocabulary count as none, and of experts those that a token is sent to.
     """
+    # A look-up in the embedding multiplies nothing, and the output layer acts on targets alone.
     if len(weight_shape) < 2 or config.vocab_size in weight_shape:
         return 0
     numbers = math.prod(weight_shape)
     if EXPERTS not in weight_name:
         return numbers
+    # Mixtral has the first name, Qwen's mixtures the second.
     n_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 1
     experts_a_token = getattr(config, "num_experts_per_tok", None) or 1
     return numbers * experts_a_token // n_experts
@@ -122,6 +125,7 @@ class UnloadedModel(CallableModel):
         chunk_tokens: int | None = None,
     ) -> None:
         config = checkpoint.text_config
+        # A dry run asks this object all that it asks of a loaded model. Only a pass is an error.
         super().__init__(_no_pass, config.vocab_size, train_length)
         self.shape = shape_of(config, train_length)
         if encoding is None:  # no extension acts, so that its name is enough
@@ -164,6 +168,7 @@ def _no_pass(tokens: Tensor) -> Tensor:
 def attention_seconds_a_flop(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> float:
     """Time causal attention as transformers makes it, by SDPA; return the seconds of one FLOP."""
     length = ATTENTION_LENGTH
+    # The time of a product does not depend on its numbers.
     q, k, v = (torch.ones(1, heads, length, head_dim, device=device, dtype=dtype) for _ in range(3))
 
     def attend() -> Tensor:

@@ -42,6 +42,7 @@ class Utilization:
         for stage in self.stages:
             flops_of_updates += stage.flops * (stage.last_step - previous_end)
             previous_end = stage.last_step
+        # Each update counts once, since all have as many tokens, whatever the length of their windows.
         return self._share(flops_of_updates / previous_end * tokens_per_second)
 
     def _share(self, flops_per_second: float) -> float | None:
@@ -57,6 +58,7 @@ def utilization_of(job: Job, model: Decoder) -> Utilization:
     return Utilization(
         precision=training.precision,
         stages=tuple(stages),
+        # Tokens a second are those of all processes together.
         peak=None if peak is None else current().size * peak,
     )
 

@@ -102,7 +102,7 @@ def test_what_a_model_writes_is_its_first_choice_in_the_whole_window(subject_of,
 
 
 def test_positions_of_windows_are_those_of_an_evaluation_though_the_model_is_in_training(subject_of):
-    subject = subject_of("rope", positions={"name": "offset", "max": 8 * T, "dense": False})
+    subject = subject_of("rope", positions={"name": "offset", "max": 8 * T})
     of_evaluation = subject.window_inputs(T, 1).draws
     subject.model.train()
     again = subject.window_inputs(T, 1).draws

@@ -76,6 +76,7 @@ def make_cases(jobs: Sequence[ComposedJob], lengths: str) -> list[BenchCase]:
             if len(jobs) == 1:
                 raise
             raise error.within(f"in the job {' '.join(job.overrides)}") from None
+        # The first one stays. Jobs that differ in the seed alone would be timed for nothing.
         cases.setdefault((case.label, case.title), case)
     return list(cases.values())
 
@@ -91,6 +92,7 @@ def _label(job: ComposedJob, jobs: Sequence[ComposedJob]) -> str:
 
 def _make_case(label: str, settings: RunSettings, lengths: str) -> BenchCase:
     """Return the case of a job's settings. Raises UserError."""
+    # A bench reads no corpus: a step and a batch of an evaluation are timed on random tokens.
     step = check_step(settings)
     context_length = settings.context_length
     target_fraction = settings.eval.protocol_parameters["target_fraction"]
@@ -112,6 +114,7 @@ def _windows(lengths: str, context_length: int, n_targets: int) -> list[int]:
         return []
     texts = lengths.strip("[] ").split(",")
     windows = sorted({resolve_length("--eval-lengths", text, context_length) for text in texts})
+    # A window holds its own targets, or fewer tokens would be scored than at the other lengths.
     if windows[0] < n_targets:
         scored = f"the {n_targets} tokens that are scored (eval.target_fraction * context_length)"
         allowed = f"lengths from {n_targets} tokens"
@@ -122,6 +125,7 @@ def _windows(lengths: str, context_length: int, n_targets: int) -> list[int]:
 def _vocab_size(tokenizer: TokenizerSettings) -> int:
     """Return the size of the vocabulary without training a tokenizer. Raises UserError."""
     check_tokenizer(tokenizer)
+    # Training a tokenizer would need a text, and only the size of its vocabulary costs time.
     if tokenizer.name == "bpe":
         return int(tokenizer.parameters["vocab_size"])
     return build_tokenizer(tokenizer, None).vocab_size

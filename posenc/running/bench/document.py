@@ -130,6 +130,7 @@ def measure_all(
         cases_of_tables.setdefault(case.title, []).append(case)
     rows: list[BenchRow] = []
     with progress_line("measured", len(cases)) as progress:
+        # Ratios mean something only between rows of one size, length, batch and precision.
         for title, table_cases in cases_of_tables.items():
             base = table_cases[0]
             for case in table_cases:
@@ -151,6 +152,7 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
     for window in case.windows:
         make_work = partial(evaluation_work, case, model, window)
         make_base = partial(evaluation_work, base, base_model, window)
+        # Each window has its own base, since the ratio of two encodings depends on the length.
         evaluation[window] = measure_figures(make_work, make_base, repeats)
     # The evaluation above is timed uncompiled, as it runs.
     compiled = case.title.compile  # the base is in the same table, so it has the same setting
@@ -178,6 +180,7 @@ def measure_case(case: BenchCase, base: BenchCase, repeats: int) -> BenchRow:
 
 def _mfu(case: BenchCase, model: Decoder, training: Figures) -> Mfu | None:
     """Return the MFU of a training; None if it was not timed, or the peak of the device is not known."""
+    # Only a GPU whose data sheet is known has a peak.
     peak = peak_flops(case.step.device, case.step.precision)
     if training.timing is None or peak is None:
         return None
@@ -208,6 +211,7 @@ def describe_machine(device: torch.device) -> Machine:
 
 def _processor() -> str:
     """Return the processor's model, or at least its architecture."""
+    # platform.processor() is often empty on Linux.
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.M)

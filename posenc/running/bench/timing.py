@@ -61,6 +61,7 @@ def measure_figures(make_work: MakeWork, make_base: MakeWork, repeats: int) -> F
         work.run()  # sets up, compiles
         wait_for(work.device)
         figures.tokens = work.tokens
+        # The first call is timed alone: it compiles, for 13 to 30 s, and would drown all others.
         figures.first_seconds = perf_counter() - began
         base = make_base()
         figures.tensor_bytes = work.tensor_bytes()
@@ -75,16 +76,20 @@ def time_in_turns(work: Work, base: Work, repeats: int) -> Timing:
     """Time calls of each in pairs, whose order alternates."""
     work.seconds(WARM_UP)
     base.seconds(WARM_UP)
+    # The base makes as many calls, so that both samples of a pair lie close together in time.
     calls = max(1, math.ceil(SHORTEST / work.seconds(1)))
     seconds: list[float] = []
     base_seconds: list[float] = []
     for pair in range(repeats):
+        # Whichever comes second in a pair may find warm caches, or a machine that has just slowed down.
         if pair % 2 == 0:
             base_seconds.append(base.seconds(calls))
             seconds.append(work.seconds(calls))
         else:
             seconds.append(work.seconds(calls))
             base_seconds.append(base.seconds(calls))
+    # The pace of a machine changes by 1.5 within an hour
+    # (docs/log.md). The ratio of a pair hardly feels that.
     low, middle, high = _quartiles([a / b for a, b in zip(seconds, base_seconds, strict=True)])
     return Timing(
         seconds=seconds,
@@ -98,6 +103,7 @@ def time_in_turns(work: Work, base: Work, repeats: int) -> Timing:
 
 def _quartiles(ratios: list[float]) -> tuple[float, float, float]:
     """Return lower quartile, median and upper quartile. A single ratio is all three."""
+    # statistics.quantiles refuses a single value before Python 3.13.
     if len(ratios) == 1:
         return ratios[0], ratios[0], ratios[0]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")

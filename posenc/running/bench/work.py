@@ -37,6 +37,7 @@ class Work:
 
     def seconds(self, calls: int) -> float:
         """Return the seconds of one call, as the mean of several calls in a row."""
+        # A GPU works on after a call returns, so the clock runs from an idle device to an idle one.
         wait_for(self.device)
         began = perf_counter()
         for _ in range(calls):
@@ -48,6 +49,7 @@ class Work:
         """Return the bytes that tensors hold at the peak, without compilation."""
         # not the peak of the process: by the allocator's luck that was 57 to 100 MB for the same batch
         meter = LiveTensors()
+        # Parameters are a part of `held_bytes`, which covers the moments of an optimizer, too.
         meter.ignore([*self.model.parameters(), *self.model.buffers()])
         with meter:
             (self.plain_run or self.run)()
@@ -96,6 +98,7 @@ def training_work(case: BenchCase, model: Any, make_loss: Callable[[Any], nn.Mod
 
 def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
     """Return a batch of windows as fixed-target evaluates them: the last `n_targets` targets are scored."""
+    # Twice the window, so that each window of a batch begins elsewhere.
     tokens = np.random.default_rng(0).integers(case.vocab_size, size=2 * window + 1)
     split = Split(["random"], np.array([0]), np.array([len(tokens)]))
     context = EvalContext(
@@ -108,6 +111,7 @@ def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
         split="test",
         batch_tokens=case.eval_batch_tokens,
     )
+    # One pass, as an evaluation makes it. A window that is longer than a batch has a pass of its own.
     windows = max(1, case.eval_batch_tokens // window)
     if "positions" in model.effective_encoding.hooks:
         windows *= DRAWS  # a batch holds windows of one draw of positions

@@ -114,6 +114,7 @@ def _share(task: SweepTask, settings: RayLauncherSettings, sweep: SweepSettings)
     """Return what a job gets: what the settings say, or as much as it would get on one machine."""
     gpus = settings.gpus_per_task
     if gpus is None:
+        # Ray takes parts of a GPU: four jobs with a quarter each go to one.
         gpus = 1 / slots_of_a_gpu([task], sweep) if task.device == "cuda" else 0
     return NodeShare(settings.cpus_per_task or threads_of(task), gpus)
 
@@ -147,8 +148,10 @@ def _connected(address: str) -> Iterator[Any]:
 
     options: dict[str, Any] = {}
     if address == "local":
+        # The cores are counted as for a sweep on this machine, by its binding and its container's quota.
         options = {"num_cpus": usable_cores(), "include_dashboard": False}
     try:
+        # What a job prints comes by the board. Ray's own logs of its workers would stand between those lines.
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (OSError, RuntimeError, ValueError, AssertionError) as error:  # ConnectionError is an OSError
         raise _no_cluster(address, error) from error
@@ -183,6 +186,7 @@ def _marker(task: SweepTask) -> Iterator[tuple[Path, str]]:
     text = secrets.token_hex(16)
     is_training = task.evaluation is not None
     folder = task.directory.parents[1] / ".sweeps" if is_training else task.directory
+    # Nobody else has this name: two sweeps may wait in one folder.
     path = folder.absolute() / f".ray-{text[:8]}"
     write_text_atomic(path, text)
     try:
@@ -202,6 +206,7 @@ def _room(ray: Any, shares: Sequence[NodeShare]) -> int:
     for node in ray.nodes():
         if not node["Alive"]:
             continue
+        # A job cannot be spread over nodes, so the rooms of nodes are rounded down one by one.
         room = int(node["Resources"].get("CPU", 0) // cpus)
         if gpus:
             room = min(room, int(node["Resources"].get("GPU", 0) / gpus))
@@ -221,6 +226,7 @@ def _order(
     """Return what a node is told of a task."""
     arguments = task.with_precision(task.command[1:])  # each node has its own Python
     path, text = marker
+    # EXPERIMENT/NAME is the same below any runs_dir, also below that of a node.
     run = None if task.evaluation is None else Path(*task.directory.parts[-2:]).as_posix()
     return Order(
         task_name=task.name,
@@ -265,7 +271,10 @@ class RaySweep:
                 if stop.received is not None and not self.is_stopping:
                     self._stop()
                 self._submit_tasks()
+                # The pause is short, since the lines of all jobs are printed between two such waits.
                 ended, _ = self.ray.wait(list(self.running), timeout=LOOK_SECONDS)
+                # The messages come before the ends: a job's last lines
+                # stand above the line that says how it ended.
                 self._pass_on_messages()
                 for reference in ended:
                     self._note_end(self.running.pop(reference), reference)
@@ -362,11 +371,15 @@ class RaySweep:
         """Write the run directory that a node has returned, then remove it there if the run is finished."""
         assert end.files is not None
         write_returned(task.local.directory, end.files)
+        # The node keeps what it could continue from.
         if not task.local.is_finished:
             return
         on_its_node = self._on(end.node)
         remove = self.ray.remote(remove_own).options(
-            num_cpus=0, scheduling_strategy=on_its_node, max_retries=0
+            # The task asks for no core: all of the node's may be busy with jobs.
+            num_cpus=0,
+            scheduling_strategy=on_its_node,
+            max_retries=0,
         )
         with suppress(Exception):  # the node may be gone
             self.ray.get(remove.remote(task.order.run))

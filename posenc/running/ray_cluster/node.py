@@ -87,6 +87,7 @@ class _Workplace:
 
 def run_order(order: Order, board: Any) -> JobEnd:
     """Run a job in a process of its own, and return how that ended. `board` is the handle of a Board."""
+    # launch.py imports this file before it is known whether Ray is installed.
     import ray
 
     node = ray.get_runtime_context().get_node_id()
@@ -146,6 +147,7 @@ def remove_own(run: str) -> None:
 def _has_marker(order: Order) -> bool:
     """Tell whether the folder of this path is the one of the command that waits, and not a namesake."""
     try:
+        # A folder of the same path may exist on a node with a disk of its own: the text tells.
         return Path(order.marker).read_text() == order.marker_text
     except OSError:
         return False
@@ -158,5 +160,6 @@ def _wait(process: subprocess.Popen[str]) -> int:
             return process.wait(CANCEL_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
             continue
+        # Ray cancels a task by this exception. The loop then waits until the job has saved.
         except KeyboardInterrupt:
             process.terminate()

@@ -31,6 +31,7 @@ def files_to_return(directory: Path, *, is_finished: bool) -> dict[str, bytes]:
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
         is_hidden = any(part.startswith(".") for part in name.parts)
+        # A link would be returned as the file that it leads to, from anywhere on the node.
         if path.is_file() and not path.is_symlink() and not is_hidden:
             contents[name.as_posix()] = path.read_bytes()
     return contents
@@ -49,6 +50,7 @@ def write_returned(directory: Path, contents: Mapping[str, bytes]) -> None:
 
 def _inside(name: str) -> PurePosixPath:
     """Return a relative path that leads to no other folder. Raises RunError."""
+    # The names come from another machine, and a path such as `../x` would lead out of the run directory.
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise RunError(f"a node returned {name}, which is no file of a run directory")
@@ -58,6 +60,7 @@ def _inside(name: str) -> PurePosixPath:
 def _drop_other_checkpoints(directory: Path, contents: Mapping[str, bytes]) -> None:
     """Remove checkpoints of an earlier, unfinished try here, once those of the finished run are here."""
     returned = {PurePosixPath(name).parts[1] for name in contents if name.startswith("checkpoints/")}
+    # An unfinished run brings no checkpoints, and those that are here may be continued from.
     if not returned:
         return
     for folder in (directory / "checkpoints").iterdir():

@@ -33,6 +33,8 @@ def end_line(task: SweepTask, outcome: TaskOutcome, seconds: float) -> str:
     """Return the line of a task that has ended: its losses and the time it took, or what went wrong."""
     if outcome.state != FINISHED:
         return f"{task.name}: {outcome.text}"
+    # A run may be measured by several tasks of `posenc eval`, so its
+    # directory does not tell what this one did.
     losses = "" if task.evaluation is None else losses_text(task.directory)
     if losses:
         return f"{task.name}: finished, {losses}; {clock(seconds)}"
@@ -50,6 +52,7 @@ def losses_text(directory: Path) -> str:
 
 def failure_lines(tasks: Sequence[SweepTask], outcomes: Mapping[str, TaskOutcome]) -> list[str]:
     """Return a line for each task that is not finished, the counts, and how to go on; [] if all finished."""
+    # A task without an outcome was still waiting when a signal ended the sweep.
     all_outcomes = [outcomes.get(task.name, TaskOutcome(WAITING)) for task in tasks]
     lines = []
     for task, outcome in zip(tasks, all_outcomes, strict=True):
@@ -60,6 +63,7 @@ def failure_lines(tasks: Sequence[SweepTask], outcomes: Mapping[str, TaskOutcome
     counts = Counter(outcome.state for outcome in all_outcomes)
     listed = ", ".join(f"{count} {state}" for state, count in counts.items())
     lines.append(f"{len(tasks)} jobs: {listed}")
+    # Repeating the command does nothing for a run that diverged.
     if any(state not in (FINISHED, DIVERGED) for state in counts):
         lines.append("the same command resumes what is not finished")
     if counts[DIVERGED]:

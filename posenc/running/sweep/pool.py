@@ -33,7 +33,9 @@ from posenc.running.sweep.task import (
 )
 from posenc.running.sweep.time_left import SweepEstimate
 
+# Nobody tells when a lock of another process becomes free.
 LOOK_SECONDS = 1.0  # between two looks at runs that other processes hold, and at the time that is left
+# Each task is told this many seconds times the tasks at once, so the sweep prints one line a minute.
 PROGRESS_SECONDS = 60  # between two lines of progress, counted over all running tasks
 SWEEP_TITLE = Title(
     "sweep", "{done} of {total} done", separator=", ", time_text=duration, has_last_line=False
@@ -118,6 +120,7 @@ class WorkerPool:
     def _begin_tasks(self, threads: ThreadPoolExecutor) -> None:
         """Begin as many tasks as can begin. If the pool is stopping, note that the others never started."""
         if self.is_stopping:
+            # Each of them gets an outcome, so that the list at the end tells it from tasks that failed.
             self.outcomes |= {task.name: TaskOutcome(NOT_STARTED) for task in self.waiting}
             self.waiting = []
         while len(self.running) < self.at_once:
@@ -131,6 +134,7 @@ class WorkerPool:
     def _next_task(self) -> SweepTask | None:
         """Return the first task that can begin; note those that another process has ended."""
         busy = {worker.task.directory for worker in self.running.values()}
+        # The list is copied, since tasks that have ended elsewhere are taken out on the way.
         for task in list(self.waiting):
             if task.directory in busy:  # two tasks of one run go one after the other
                 continue
@@ -161,10 +165,13 @@ class WorkerPool:
         if not os.environ.get(THREADS):  # the user's own number of threads stays
             share[THREADS] = str(task.threads)
         slot = None
+        # `cuda:1` is the user's own choice. Among the visible GPUs
+        # its number would name another one, or none.
         if task.device == "cuda" and not self.slots.empty():
             slot = self.slots.get()
             share[GPUS] = slot.gpu
         say(begin_line(task, share))
+        # The arguments reach the process as a list, so no shell reads the names that users have chosen.
         job_process = JobProcess(
             task.command,
             {**share, **self._environment()},
@@ -184,12 +191,14 @@ class WorkerPool:
     def _wait_for_an_end(self, stop: StopFlag) -> Collection[Future[int]]:
         """Wait until processes end, a signal comes, or it is time to look at held runs; return what ended."""
         if self.is_stopping:  # a second signal changes nothing
+            # Each task was told to stop, and ends within a step.
             return wait(self.running, return_when=FIRST_COMPLETED).done
         try:
             with stop.at_once():
                 if self.running:
                     # With nothing to look at and no time left to show, the threads wake us at an end.
-                    pause = LOOK_SECONDS if self.waiting or self.estimate is not None else None
+                    must_look = bool(self.waiting) or self.estimate is not None
+                    pause = LOOK_SECONDS if must_look else None
                     return wait(self.running, timeout=pause, return_when=FIRST_COMPLETED).done
                 if self.waiting:
                     time.sleep(LOOK_SECONDS)
@@ -205,11 +214,13 @@ class WorkerPool:
             self.slots.put(worker.slot)
         if exit_code == HELD:
             # Another process took the lock between the look at it and the start of the task.
+            # It goes to the front, where it was.
             self.waiting.insert(0, task)
             return
         outcome = outcome_of_process(task, exit_code, worker.job_process.last_lines)
         self.outcomes[task.name] = outcome
         say(end_line(task, outcome, time.monotonic() - worker.began_at))
+        # SIGTERM lets the others save, so that the same command continues them.
         if self.fail_fast and outcome.state != FINISHED and not self.is_stopping:
             say("sweep.fail_fast: no more jobs begin, and those that run save and stop")
             self._stop(signal.SIGTERM)
@@ -218,4 +229,5 @@ class WorkerPool:
         """Begin no more tasks, and pass a signal on to those that run."""
         self.is_stopping = True
         for worker in self.running.values():
+            # A process that has ended meanwhile is left alone: Popen asks for its end before it sends.
             worker.job_process.process.send_signal(number)

@@ -45,7 +45,9 @@ class JobProcess:
             env={**os.environ, **variables, PARENT: str(os.getpid())},
             stdin=stdin,
             stdout=subprocess.PIPE,
+            # One pipe keeps the lines of both in the order in which they were printed.
             stderr=subprocess.STDOUT,
+            # A library may print bytes that are no UTF-8, and the reader must not end at them.
             encoding="utf-8",
             errors="replace",
         )
@@ -59,6 +61,7 @@ class JobProcess:
 
     def finish_reading(self) -> None:
         """Read what a job that has ended printed last, for READ_SECONDS at most."""
+        # The end of a process does not close the pipe if a process of its own still has it open.
         self._reader.join(READ_SECONDS)
 
     def _read(self) -> None:

@@ -44,6 +44,8 @@ def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
+    # torch counts what CUDA accepts. Of a list with a name that does
+    # not exist, CUDA shows only the GPUs before it.
     count = torch.cuda.device_count()
     names = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
     if names:
@@ -53,6 +55,7 @@ def visible_gpus() -> list[str]:
 
 def tasks_at_once(tasks: Sequence[SweepTask], *, cores: int, free_bytes: float, gpu_slots: int) -> int:
     """Return how many tasks the machine has room for: by free memory, and by cores or slots on GPUs."""
+    # Any mixture of the tasks may run at once, so all count as the largest.
     by_memory = free_bytes // max(task.memory for task in tasks)
     if all(task.device == "cpu" for task in tasks):
         room = cores // max(task.threads for task in tasks)
@@ -75,6 +78,7 @@ def slots_of_a_gpu(
     """
     if settings.slots != "auto":
         return settings.slots
+    # A single large model among the tasks is enough: it may share a GPU with any of them.
     if max(task.weights for task in tasks) > SMALL_MODEL:
         return 1
     return int(max(1, min(SLOTS_FOR_SMALL_MODELS, free_bytes // BYTES_OF_A_SLOT, cores)))
@@ -97,6 +101,7 @@ def tasks_at_once_here(tasks: Sequence[SweepTask], settings: SweepSettings) -> i
         )
     # tasks of one run directory wait for each other
     directories = {task.directory for task in tasks}
+    # More places than directories would only wait.
     return min(at_once, len(directories))
 
 
@@ -114,6 +119,7 @@ def _gpu_slots_here(tasks: Sequence[SweepTask], settings: SweepSettings, cores: 
 
 def seconds_of_all(seconds: Sequence[float], at_once: int) -> float:
     """Return the time until the last of several tasks ends: each begins once one of those before it ends."""
+    # A list of equal numbers is a heap already.
     ends = [0.0] * at_once  # of the last task in each place
     for task_seconds in seconds:
         # The task begins in the place that is free first.
@@ -123,4 +129,5 @@ def seconds_of_all(seconds: Sequence[float], at_once: int) -> float:
 
 def threads_of(task: SweepTask) -> int:
     """Return the threads of a task: the number that the user has set, or one that suits its model."""
+    # An empty variable means the same as none.
     return int(os.environ.get(THREADS) or task.threads)

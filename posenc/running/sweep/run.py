@@ -37,6 +37,7 @@ Targets = set[tuple[str, str]]  # (protocol, hash of its targets)
 def sweep_name(checked: Sequence[CheckedJob]) -> str:
     """Return the name of a sweep. The same jobs make the same name, so that trackers group them."""
     settings_texts = [checked_job.composed.settings_text for checked_job in checked]
+    # Six digits tell the sweeps of one experiment apart, and a tracker shows the name as a group.
     digest = hashlib.sha256("\n".join(settings_texts).encode()).hexdigest()[:6]
     settings = checked[0].composed.settings
     name = settings.experiment_name if isinstance(settings, RunSettings) else "eval"
@@ -116,6 +117,7 @@ def _pool_here(
 
 def _runs_to_compare(command: str, checked: Sequence[CheckedJob]) -> list[Run]:
     """Return the runs of a sweep that are there; after `posenc eval` only with what it measures."""
+    # A run that failed before its first step has no directory.
     directories = dict.fromkeys(checked_job.job.directory for checked_job in checked)  # each once, in order
     runs = load_runs([directory for directory in directories if directory.is_dir()])
     if command == "eval":
@@ -134,7 +136,9 @@ def _track_comparison(runs: Sequence[Run], first: CheckedJob, invocation: Invoca
     if group is None or not has_tables(job.tracking):
         return
     measured = protocols_of(runs)
-    lines = cells_table(compare_runs(runs, CompareRequest(measured[0] if measured else HEADLINE)))
+    # One table, since a tracker shows it beside the runs: that of the first protocol that was measured.
+    protocol = measured[0] if measured else HEADLINE
+    lines = cells_table(compare_runs(runs, CompareRequest(protocol)))
     if not lines:
         return
     name = f"{group}-comparison"
@@ -151,6 +155,7 @@ def _measured_targets(checked: Sequence[CheckedJob]) -> dict[Path, Targets]:
     for checked_job in checked:
         job = checked_job.job
         measured = targets_of(job)
+        # References are scored on the same targets as the model, so their records have the same hash.
         references = {(name, targets_hash) for _, targets_hash in measured for name in REFERENCES}
         targets.setdefault(job.directory, set()).update(measured | references)
     return targets

@@ -70,6 +70,7 @@ class SweepTask:
         """
         if self.precision is None:
             return list(words)
+        # The word is replaced and not repeated: posenc says of a repeated one that it has no effect.
         other_words = [word for word in words if key_of(word) != "train.precision"]
         return [*other_words, f"train.precision={self.precision}"]
 
@@ -84,7 +85,9 @@ class TaskOutcome:
     @property
     def text(self) -> str:
         """Return the state and the reason, for a line of output."""
-        return visible(f"{self.state}, {self.reason}" if self.reason else self.state)
+        if not self.reason:
+            return visible(self.state)
+        return visible(f"{self.state}, {self.reason}")
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,16 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
     if exit_code in CODES.values() or -exit_code in CODES:
         return TaskOutcome(INTERRUPTED, SAVED)
     status = read_status(task.directory)
+    # With any other code the status may be that of an earlier process.
     if exit_code == 1 and task.evaluation is not None and status.get("status") == DIVERGED:
         return TaskOutcome(DIVERGED, status.get("reason"))
     if exit_code < 0:
         reason = OUT_OF_MEMORY if exit_code == -signal.SIGKILL else None
         return TaskOutcome(f"killed by {signal.Signals(-exit_code).name}", reason)
     errors = [line.removeprefix(ERROR) for line in last_lines if line.startswith(ERROR)]
-    return TaskOutcome(FAILED, errors[-1] if errors else f"exit code {exit_code} before it was finished")
+    if errors:
+        return TaskOutcome(FAILED, errors[-1])
+    return TaskOutcome(FAILED, f"exit code {exit_code} before it was finished")
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

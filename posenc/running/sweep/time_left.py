@@ -18,6 +18,7 @@ from posenc.running.jobs import CheckedJob
 from posenc.running.sweep.resources import seconds_of_all, threads_of
 from posenc.running.sweep.task import SweepTask
 
+# A job of a sweep pays 5 s of CPU for its imports and its settings (docs/log.md, 2026-11-22).
 START_SECONDS = 5.0  # of a process that imports torch and checks its job, on a quiet machine
 
 
@@ -60,6 +61,7 @@ class EstimatedTask:
     def seconds_left(self, speed: Speed, seconds_running: float) -> float:
         """Return the seconds that are left of the training and its evaluation."""
         training_left = (self.tokens - speed.tokens) / speed.tokens_per_second
+        # An evaluation writes no speed, so it is taken to be as slow as the training before it.
         evaluation_left = self.evaluation_seconds * self.slowness(speed)
         # an earlier process may have written long ago
         since_written = min(time.time() - speed.written_at, seconds_running)
@@ -81,6 +83,7 @@ class SweepEstimate:
         for name, speed in speeds.items():
             if speed is not None:
                 slownesses.append(self._tasks[name].slowness(speed))
+        # Before any run has written a speed, the estimates are taken as they are.
         mean_slowness = statistics.fmean(slownesses) if slownesses else 1.0
         waiting = [name for name in self._tasks if name not in seconds_running and name not in ended]
         seconds = []
