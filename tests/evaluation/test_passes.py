@@ -103,7 +103,6 @@ def test_what_a_model_writes_is_its_first_choice_in_the_whole_window(subject_of,
 
 def test_positions_of_windows_are_those_of_an_evaluation_though_the_model_is_in_training(subject_of):
     subject = subject_of("rope", positions={"name": "offset", "max": 8 * T})
-    of_evaluation = subject.window_inputs(T, 1).draws
     subject.model.train()
-    again = subject.window_inputs(T, 1).draws
-    assert all(torch.equal(first, second) for first, second in zip(of_evaluation, again, strict=True))
+    (pos,) = subject.window_inputs(T, 1).draws[:1]
+    assert torch.equal(pos, torch.arange(T))
