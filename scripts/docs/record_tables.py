@@ -487,7 +487,7 @@ def _size_and_length(header: Json) -> str:
 
 
 def extensions_beside(folder: str, other_folder: str, length: str) -> str:
-    """Return what each extension does to the loss at a length, in a folder and in another one.
+    """Return what each extension does to the loss at T and at a length, in a folder and in another one.
 
     Rows go from the smallest change in the first folder to the largest; the model as trained is one of them.
     """
@@ -495,11 +495,16 @@ def extensions_beside(folder: str, other_folder: str, length: str) -> str:
     other_rows = {row["extend"] or "as trained": row for row in compare([other_folder])["rows"]}
     multiple = multiple_of(length)
     changes = {}
+    losses_at_t = {}
     for name, row in rows.items():
         cell = cell_at(row, multiple)
         if cell is not None and cell["change"] is not None:
             changes[name] = cell["change"]
-    table = MarkdownTable(["extension", f"change at {length}", f"of a small RoPE at {length}"])
+            at_t = cell_at(row, 1)
+            assert at_t is not None
+            losses_at_t[name] = at_t["mean"]
+    heads = ["extension", "loss at 1x (T)", f"change at {length}", f"of a small RoPE at {length}"]
+    table = MarkdownTable(heads)
     in_both = {}
     for name in sorted(changes, key=lambda name: changes[name]):
         other_cell = cell_at(other_rows[name], multiple) if name in other_rows else None
@@ -507,9 +512,12 @@ def extensions_beside(folder: str, other_folder: str, length: str) -> str:
         if other_cell is not None:
             in_both[name] = other_cell["change"]
             other_text = f"{other_cell['change']:+.3f}"
-        table.add(name, f"{changes[name]:+.3f}", other_text)
+        table.add(name, f"{losses_at_t[name]:.3f}", f"{changes[name]:+.3f}", other_text)
     correlation = spearmanr([changes[name] for name in in_both], list(in_both.values())).statistic
-    table.sentence = f"Rank correlation of the two columns: {correlation:+.2f} ({len(in_both)} rows)."
+    table.sentence = (
+        "Changes are from the loss of the model as trained, at T. Rank correlation of the two columns of "
+        f"changes: {correlation:+.2f} ({len(in_both)} rows)."
+    )
     return table.text()
 
 
