@@ -6,7 +6,6 @@ This module imports neither Hydra nor torch, as it runs at every TAB.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ from posenc.core.console import say
 from posenc.core.errors import UserError, nearest, visible
 from posenc.core.foreign_names import setting_called
 from posenc.core.paths import conf_dir, exists, expanded, is_folder
+from posenc.core.torchrun import is_another_process
 
 # The flags of every command that takes settings, and those of `posenc train` and `posenc eval`.
 COMMON_FLAGS = ("--multirun", "--config-dir", "--debug", "--help")
@@ -189,7 +189,7 @@ def _check_repeated(overrides: Sequence[str]) -> None:
             hint = f"leave out one; for a sweep: -m {key}={choices}"
             raise UserError(override, None, f"stands beside {earlier}, and only one can be chosen", hint=hint)
         # other keys may be repeated, as with Hydra alone: scripts append overrides to a line
-        if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
+        if not is_another_process():
             say(f"{visible(earlier)} has no effect: the last one counts, {visible(override)}")
 
 

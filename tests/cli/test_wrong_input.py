@@ -313,3 +313,11 @@ def test_a_fault_of_posenc_is_a_line_and_a_hint_and_with_debug_an_exception(pose
     assert "KeyError: 'surprise'\n  a fault of posenc or of a plug-in, at " in result.err
     with pytest.raises(KeyError, match="surprise"):
         posenc("runs", "--debug")
+
+
+@pytest.mark.parametrize("line", ["eval run=nosuch", "train encoding=nosuch --dry-run"])
+def test_a_rank_without_other_processes_hides_no_error(posenc, working_folder, monkeypatch, line):
+    monkeypatch.setenv("RANK", "1")  # some schedulers set it, and no WORLD_SIZE
+    result = posenc(*line.split())
+    assert result.code == 2
+    assert "nosuch" in result.err
