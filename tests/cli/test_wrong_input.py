@@ -123,6 +123,14 @@ WRONG = [
     ("train data.separator=", "data.separator", "is empty"),
     # flags
     ("train -m --cfg job", "--cfg=job", "--multirun"),
+    ("train --version", "--version: is not for posenc", "posenc --version"),
+    ("train --run", "--run: is not for posenc", "--cfg", "leave it out"),
+    ("train -r", "--run: is not for posenc"),
+    ("check --version", "--version: is not for posenc"),
+    ("train --shell-completion", "--shell-completion: is not for posenc", "posenc --install-completion"),
+    ("train --config-name x", "--config-name=x: is not for posenc", "--config-dir DIR"),
+    ("train --package x", "--package=x: has an effect beside --cfg only", "--cfg job --package x"),
+    ("train --resolve", "--resolve: has an effect beside --cfg only"),
     ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),
     # other commands
     ("eval", "run", "no default"),
