@@ -101,7 +101,8 @@ def test_a_sweep_takes_as_long_as_its_jobs_run_at_once(train, monkeypatch, jobs,
     seconds = iter([10.0, 10.0, 5.0, 5.0])  # at once: 10 + 5 beside 10 + 5
 
     def estimate_of(job, threads):
-        return estimates.Estimate(1, next(seconds), 0.0, memory=1.0, problems=[])
+        stage = estimates.TimedStage(last_step=1, step_seconds=next(seconds))
+        return estimates.Estimate(1, (stage,), 0.0, memory=1.0, problems=[])
 
     monkeypatch.setattr("posenc.cli.dry_run.estimate", estimate_of)
     monkeypatch.setattr(
@@ -150,22 +151,37 @@ def test_a_corpus_that_must_be_fetched_first_is_named(posenc):
 
 
 # --- Estimates
+@pytest.fixture
+def training_seconds(working_folder, corpus, monkeypatch):
+    """Estimate the training of a line on a machine of a fixed speed."""
+    rates = Rates(flop=1e-11, multiplication=0.0, call=0.0)
+    monkeypatch.setattr(estimates, "measure_rates", lambda *_: rates)
+
+    def seconds(*overrides):
+        (job,) = compose(corpus, *overrides)
+        return estimate(plan_training(job.settings)).training_seconds
+
+    return seconds
+
+
 @pytest.mark.parametrize(
     "overrides",
     [["encoding=cope"], ["encoding=sum", "encoding.parts=[alibi,cope]"]],
     ids=["alone", "in a sum"],
 )
-def test_the_cost_that_encodings_declare_counts(working_folder, corpus, monkeypatch, overrides):
-    rates = Rates(flop=1e-11, multiplication=0.0, call=0.0)
-    monkeypatch.setattr(estimates, "measure_rates", lambda *_: rates)
-
-    def training_seconds(*overrides):
-        (job,) = compose(corpus, *overrides)
-        return estimate(plan_training(job.settings)).training_seconds
-
+def test_the_cost_that_encodings_declare_counts(training_seconds, overrides):
     cost, _ = encoding_class("cope").cost
     expected = cost * training_seconds("encoding=nope")
     assert training_seconds(*overrides) == pytest.approx(expected, rel=0.02)  # it has parameters, too
+
+
+def test_a_training_that_begins_with_short_windows_takes_less_time(training_seconds):
+    schedule = "train.length_schedule=[[0.75,16],[0.25,64]]"
+    at_16 = training_seconds("encoding=nope", "context_length=16")
+    at_64 = training_seconds("encoding=nope")
+    assert at_16 < at_64
+    expected = 0.75 * at_16 + 0.25 * at_64
+    assert training_seconds("encoding=nope", schedule) == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.slow
