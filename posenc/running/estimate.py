@@ -82,11 +82,16 @@ class Estimate:
     @property
     def training_seconds(self) -> float:
         """Return the seconds of all updates."""
+        return self.training_seconds_after(0)
+
+    def training_seconds_after(self, step: int) -> float:
+        """Return the seconds of the updates that are left after `step` of them."""
         seconds = 0.0
-        first_step = 0
+        done = step
         for stage in self.stages:
-            seconds += (stage.last_step - first_step) * stage.step_seconds
-            first_step = stage.last_step
+            steps_left = max(0, stage.last_step - done)
+            seconds += steps_left * stage.step_seconds
+            done += steps_left
         return seconds
 
 

@@ -1,5 +1,6 @@
 """`posenc train --dry-run`: what it would take; nothing is written."""
 
+import json
 import os
 import re
 import statistics
@@ -13,6 +14,7 @@ from fake_runs import only_run, stamps
 from posenc.cli.room import room_on
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
+from posenc.core.console import duration
 from posenc.encodings.registry import encoding_class
 from posenc.results.runs import load_run
 from posenc.running import estimate as estimates
@@ -68,6 +70,37 @@ def test_a_finished_run_takes_no_time(train, run_copy, working_folder):
     assert " finished" in result.out
     assert "About 0 s for 1 job" in result.out
     assert stamps(working_folder) == before
+
+
+@pytest.fixture
+def stopped(run_copy):
+    """Return a run that stopped before its last update, as its status and its checkpoint say."""
+    done_steps = tiny.STEPS * 9 // 10
+    checkpoints = run_copy / "checkpoints"
+    (checkpoints / f"step-{tiny.STEPS:08d}").rename(checkpoints / f"step-{done_steps:08d}")
+    (run_copy / "status.json").write_text('{"status": "interrupted"}')
+    return run_copy
+
+
+def estimate_ten_seconds(job, threads):
+    """Stand for an estimate of 10 s a step, whose evaluation takes no time."""
+    stage = estimates.TimedStage(last_step=job.training.steps, step_seconds=10.0)
+    return estimates.Estimate(1, (stage,), 0.0, memory=1.0, problems=[])
+
+
+@pytest.mark.parametrize(
+    ("status", "steps_left"),
+    [("interrupted", tiny.STEPS - tiny.STEPS * 9 // 10), ("diverged", tiny.STEPS)],
+)
+def test_a_run_that_stopped_takes_the_time_of_the_steps_that_are_left(
+    train, stopped, monkeypatch, status, steps_left
+):
+    """With --retry a run that diverged begins anew."""
+    (stopped / "status.json").write_text(json.dumps({"status": status}))
+    monkeypatch.setattr("posenc.cli.dry_run.estimate", estimate_ten_seconds)
+    result = train("encoding=rope", "--dry-run", "--retry")
+    assert f" {duration(10 * steps_left)} " in result.out
+    assert ("to run, 90% trained" in " ".join(result.out.split())) == (status == "interrupted")
 
 
 # --- Sweeps and states
