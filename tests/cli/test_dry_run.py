@@ -126,6 +126,26 @@ def test_a_run_that_diverged_is_not_run_without_retry(train, run_copy, options, 
     assert stamps(run_copy) == before
 
 
+def test_a_sweep_takes_a_list_of_threads(train, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")  # OpenMP's form; the first number counts
+    threads = []
+
+    def estimate_of(job, threads_of_job):
+        threads.append(threads_of_job)
+        return estimate_ten_seconds(job, threads_of_job)
+
+    monkeypatch.setattr("posenc.cli.dry_run.estimate", estimate_of)
+    assert train("-m", "seed=0,1", "--dry-run").code == 0
+    assert threads == [2]  # one estimate for both seeds
+
+
+def test_threads_that_are_no_number_are_refused(train, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    result = train("-m", "seed=0,1", "--dry-run")
+    assert result.code == 2
+    assert "OMP_NUM_THREADS=many: is no number of threads" in result.err
+
+
 @pytest.mark.parametrize(
     ("jobs", "said"),
     [(1, "About 30 s for 4 jobs, one after the other,"), (2, "About 15 s for 4 jobs, 2 at once,")],
