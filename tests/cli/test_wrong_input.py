@@ -136,6 +136,8 @@ WRONG = [
     ("eval", "run", "no default"),
     ("eval run=nowhere", "run=nowhere", "no such folder"),
     ("eval run={runs}", "posenc eval -m run=..."),
+    ("eval run=null", "run: is needed and has no default"),
+    ("eval -m run=null", "run: is needed and has no default"),
     ("eval -m 'run=glob(*)'", "run=glob(*)", "a folder or a path with *"),
     ("eval run={run} data=files data.paths=", "data.paths", "is empty"),
     ("eval run={run} lr=1e-3", "lr=1e-3: there is no such setting", "posenc eval --help all"),
