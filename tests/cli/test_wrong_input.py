@@ -63,6 +63,9 @@ WRONG = [
     ("train encoding=none", "did you mean: encoding=nope"),
     ("train tokenizer=bytess", "did you mean: bytes"),
     ("train texts", "cannot be read as KEY=VALUE"),
+    ("train roppe", "did you mean: encoding=rope"),
+    ("train rotary", "did you mean: encoding=rope"),
+    ("train headlin", "did you mean: experiment=headline"),
     ("train nano", "did you mean: model=nano"),
     ("train encoding = rope", "without spaces: encoding=..."),
     (
