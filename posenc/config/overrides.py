@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
+from posenc.config.foreign_flags import hint_at_flags
 from posenc.core.console import say
 from posenc.core.errors import UserError, nearest, visible
-from posenc.core.foreign_names import setting_called
 from posenc.core.paths import conf_dir, exists, expanded, is_folder
 from posenc.core.torchrun import is_another_process
 
@@ -130,8 +129,7 @@ def _refuse_unknown_flag(
     close = nearest(flag, offered_flags)
     hint = f"did you mean: {close}\n{HOW_TO_WRITE}"
     if close is None:
-        line = shlex.join(_with_settings(command, arguments, unknown))
-        hint = f"settings are written KEY=VALUE: posenc {command} {line}"
+        hint = hint_at_flags(command, arguments, unknown)
     raise UserError(flag, None, "there is no such option", allowed=", ".join(offered_flags), hint=hint)
 
 
@@ -159,26 +157,6 @@ def _is_unknown_flag(argument: str, known_flags: Sequence[str]) -> bool:
     flag = argument.partition("=")[0]
     # the parser also takes the beginning of a flag
     return flag.startswith("--") and not any(known.startswith(flag) for known in known_flags)
-
-
-def _with_settings(command: str, arguments: Sequence[str], unknown: Sequence[str]) -> list[str]:
-    """Return the arguments with `--key value` and `--key=value` of other programs written as `key=value`."""
-    rewritten: list[str] = []
-    remaining = list(arguments)
-    while remaining:
-        argument = remaining.pop(0)
-        if argument not in unknown:
-            rewritten.append(argument)
-            continue
-        flag, equals, value = argument.partition("=")
-        # `--epochs 3` of other programs has its value behind a space, `--quiet` has none.
-        following = remaining[0] if remaining else ""
-        next_is_value = bool(remaining) and "=" not in following and not following.startswith("-")
-        if not equals:
-            value = remaining.pop(0) if next_is_value else "true"
-        key = flag.removeprefix("--").replace("-", "_")
-        rewritten.append(f"{setting_called(command, key) or key}={value}")
-    return rewritten
 
 
 def _refuse_split_list(arguments: Sequence[str]) -> None:

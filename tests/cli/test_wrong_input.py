@@ -134,6 +134,10 @@ WRONG = [
     ("train --config-name x", "--config-name=x: is not for posenc", "--config-dir DIR"),
     ("train --package x", "--package=x: has an effect beside --cfg only", "--cfg job --package x"),
     ("train --resolve", "--resolve: has an effect beside --cfg only"),
+    ("train --epochs 3", "did you mean: train.tokens=4e6, which counts tokens instead of epochs"),
+    ("eval --quiet", "--quiet: there is no such option", "--help all says what each setting means"),
+    ("eval --seq-len 512", "did you mean: 'eval.lengths=[512]'"),
+    ("check --quiet", "see posenc check --help"),
     ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),
     # other commands
     ("eval", "run", "no default"),
