@@ -176,6 +176,8 @@ WRONG = [
     ("compare --against", "--against: needs a value", "alibi-table2, ", "path-ruler"),
     ("compare --explain=1", "--explain: takes no value"),
     ("compare --encoding rope", "--where encoding="),
+    ("--version evl", "posenc=evl: there is no such command", "did you mean: eval"),
+    ("data --debug prepaer", "posenc data=prepaer", "did you mean: prepare"),
     ("data prepaer", "did you mean: prepare"),
     ("data=sympy", "did you mean: posenc train data=sympy"),
     ("rope seed=1", "did you mean: posenc train encoding=rope seed=1"),
