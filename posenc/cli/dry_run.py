@@ -22,7 +22,7 @@ from posenc.data.sources import is_streamed, pinned_identity
 from posenc.running.estimate import Estimate, cost_key, estimate
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs, seed_by_seed
-from posenc.running.run_directory import OPEN, run_state
+from posenc.running.run_directory import OPEN, run_state, step_to_continue_from
 from posenc.running.sweep.resources import seconds_of_all, tasks_at_once_here, threads_of
 from posenc.running.sweep.task import SweepTask, make_tasks
 from posenc.settings.tree import DataSettings
@@ -35,13 +35,19 @@ class EstimatedJob:
     job: Job
     estimate: Estimate
     state: str  # open, finished or diverged
+    done_steps: int = 0  # updates of a training that was stopped, and continues after them
+
+    @property
+    def training_seconds(self) -> float:
+        """Return the seconds of the updates that are left."""
+        return self.estimate.training_seconds_after(self.done_steps)
 
     @property
     def seconds(self) -> float:
         """Return the seconds of training and evaluation; 0 for a run that is finished or has diverged."""
         if self.state != OPEN:
             return 0.0
-        return self.estimate.training_seconds + self.estimate.evaluation_seconds
+        return self.training_seconds + self.estimate.evaluation_seconds
 
 
 def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> int:
@@ -70,7 +76,9 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
             estimates[key] = estimate(job, threads)
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         state = run_state(job.directory, job.settings.eval, retry=retry)
-        jobs.append(EstimatedJob(job, estimates[key], state))
+        # Of a run that is finished the table says what it took, by the estimate.
+        done_steps = step_to_continue_from(job.directory) if state == OPEN else 0
+        jobs.append(EstimatedJob(job, estimates[key], state, done_steps))
     # A run alone takes all free cores and needs no plan of what runs at once.
     if not composed.is_sweep:
         return _print(jobs, _total_of_run(jobs[0]))
@@ -144,7 +152,7 @@ def _table(jobs: list[EstimatedJob], room: Room) -> Table:
             # A Text, since rich would take brackets in a user's name for markup.
             Text(visible(estimated.job.directory.name)),
             f"{cost.parameters:,}",
-            duration(cost.training_seconds),
+            duration(estimated.training_seconds),
             duration(cost.evaluation_seconds),
             megabytes(room.needed(cost.memory)),
             _state_text(estimated, room),
@@ -156,8 +164,13 @@ def _state_text(estimated: EstimatedJob, room: Room) -> str:
     """Return whether a job is to run, and fits into the free memory."""
     if estimated.state != OPEN:
         return estimated.state
-    fits = room.fits(estimated.estimate.memory)
-    return "to run" if fits else f"does not fit: {megabytes(room.free)} free"
+    if not room.fits(estimated.estimate.memory):
+        return f"does not fit: {megabytes(room.free)} free"
+    training = estimated.job.training
+    assert training is not None
+    if estimated.done_steps == 0:
+        return "to run"
+    return f"to run, {estimated.done_steps / training.steps:.0%} trained"
 
 
 def _notes(jobs: list[EstimatedJob]) -> list[str]:

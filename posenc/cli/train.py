@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +14,7 @@ from posenc.core.console import end_starting, starting, terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.garbage import without_garbage_collector
 from posenc.core.machine import load_meter
+from posenc.core.torchrun import is_another_process
 from posenc.running.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run_train_or_eval(
         write(help_text(command, arguments, min(WIDEST_HELP, terminal_width())), sys.stdout)
         return 0
     load_meter()  # starts the meter: the load of the machine is measured from here to the first step
-    start_line: AbstractContextManager[object] = nullcontext() if _is_another_process() else starting()
+    start_line: AbstractContextManager[object] = nullcontext() if is_another_process() else starting()
     with start_line:
         return _run(command, arguments, command_flags, invocation, dry_run=dry_run)
 
@@ -65,7 +65,7 @@ def _run(
     line = parse(arguments, command, command_flags)
     # The folder stays as it was typed: status.json keeps it for the command that continues the run.
     invocation = replace(invocation, config_dir=line.config_dir)
-    if _is_another_process() and (line.asks_hydra or dry_run or command == "eval"):
+    if is_another_process() and (line.asks_hydra or dry_run or command == "eval"):
         return 0  # the first process answers, or measures
     if line.asks_hydra:
         return _answer(command, line)
@@ -89,11 +89,6 @@ def _print_dry_run(command: str, line: CommandLine, *, retry: bool) -> int:
     from posenc.cli.dry_run import print_dry_run
 
     return print_dry_run(compose_jobs(command, line), line, retry=retry)
-
-
-def _is_another_process() -> bool:
-    """Tell whether torchrun started this process, and another process is the first of the run."""
-    return os.environ.get("RANK", "0") != "0"
 
 
 def _answer(command: str, line: CommandLine) -> int:

@@ -32,7 +32,7 @@ def usage_error(error: Any, root: Any, arguments: Sequence[str]) -> UserError:
     option = getattr(error, "option_name", None)
     if option is None and hasattr(command, "commands"):
         # `posenc data foo`: two words were understood, so the next one is wrong.
-        word = arguments[len(path.split()) - 1]
+        word = _words_in(arguments)[len(path.split()) - 1]
         return UserError(path, word, "there is no such command", allowed=list(command.commands))
     if option is None:
         return UserError(path, None, error.format_message(), hint=f"see {path} --help")
@@ -56,13 +56,18 @@ def _command_of(root: Any, arguments: Sequence[str]) -> tuple[Any, str]:
     """Return the command that the first words name, and these words: `posenc data info`."""
     command = root
     path = "posenc"
-    for word in arguments:
+    for word in _words_in(arguments):
         subcommands = getattr(command, "commands", {})
         if word not in subcommands:
             break
         command = subcommands[word]
         path = f"{path} {word}"
     return command, path
+
+
+def _words_in(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are no options: `foo` of `posenc --version foo`."""
+    return [argument for argument in arguments if not argument.startswith("-")]
 
 
 def _no_such_option(option: str, command: Any, path: str) -> UserError:

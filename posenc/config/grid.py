@@ -82,6 +82,8 @@ def _list_runs(override: str) -> str:
     if key_of(override) != "run":
         return override
     value = override_parser().parse_override(override).value()
+    if value is None:  # `run=null`: no run, as without -m
+        return override
     if isinstance(value, Glob):
         text = override.partition("=")[2]
         hint = "a folder or a path with * takes all runs in it: 'run=runs/default/*'"

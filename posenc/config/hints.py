@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import glob
 import shlex
+from collections.abc import Sequence
 
 from posenc.config.overrides import NAME_OF_RUN, is_group
 from posenc.core.errors import nearest
@@ -16,6 +18,9 @@ CHOICE_AND_PATH = {
     "tokenizer": ("hf", "tokenizer.path"),
     "subject": ("hf", "subject.path"),
 }
+# Of difflib's ratio. A bare word may mean anything, and at the 0.7 of other hints `train` was answered with
+# `extend=string`, `compare` with `encoding=cope` and `all` with `model=small`.
+SLIP = 0.8
 HOW_TO_QUOTE = "no spaces around '='; quote what holds spaces or brackets:\n'eval.lengths=[1x,2x]'"
 
 
@@ -47,7 +52,21 @@ def _setting_of(word: str) -> str | None:
     if word.endswith(".py"):
         return f"encoding={word}"
     # A folder that is nothing else is most likely a corpus.
-    return _by_path("data", word) if exists(word) else None
+    if exists(word):
+        return _by_path("data", word)
+    return _similar_choice(word, groups)
+
+
+def _similar_choice(word: str, groups: Sequence[str]) -> str | None:
+    """Return the choice whose name is most like a bare word: `encoding=rope` for `roppe` and for `rotary`."""
+    other_name = _encoding_meant(word)
+    if other_name is not None:
+        return other_name
+    for group in ("encoding", *groups):
+        similar = difflib.get_close_matches(word.casefold(), choice_files(group), n=1, cutoff=SLIP)
+        if similar:
+            return f"{group}={similar[0]}"
+    return None
 
 
 def hint_at_choice(group: str, value: str) -> str:

@@ -39,6 +39,9 @@ def argument_parser(refuse: Callable[[str], NoReturn]) -> ArgumentParser:
     """Return Hydra's parser of arguments. It calls `refuse` with a message where arguments are wrong."""
     # Its private function, since `hydra.main` parses and runs in one.
     parser = get_args_parser()
+    # Hydra's own action would print the version of Hydra and exit.
+    parser._optionals.conflict_handler = "resolve"
+    parser.add_argument("--version", action="store_true")
     # argparse would print its usage and exit by itself.
     parser.error = refuse  # type: ignore[method-assign, assignment]
     return parser

@@ -6,24 +6,33 @@ This module imports neither Hydra nor torch, as it runs at every TAB.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
+from posenc.config.foreign_flags import hint_at_flags
 from posenc.core.console import say
 from posenc.core.errors import UserError, nearest, visible
-from posenc.core.foreign_names import setting_called
 from posenc.core.paths import conf_dir, exists, expanded, is_folder
+from posenc.core.torchrun import is_another_process
 
 # The flags of every command that takes settings, and those of `posenc train` and `posenc eval`.
 COMMON_FLAGS = ("--multirun", "--config-dir", "--debug", "--help")
 HYDRAS_FLAGS = ("--multirun", "--cfg", "--config-dir", "--info", "--debug", "--help", "--hydra-help")
-UNSUPPORTED_OPTIONS = ("config_name", "config_path", "experimental_rerun")  # Hydra's parser has them
+OWN_YAML = "--config-dir DIR adds YAML files of your own"
+# By option of Hydra's parser that posenc does not offer: what to type instead.
+UNSUPPORTED_OPTIONS = {
+    "config_name": OWN_YAML,
+    "config_path": OWN_YAML,
+    "experimental_rerun": OWN_YAML,
+    "version": "the version of posenc: posenc --version",
+    "run": "leave it out: without -m a line is one job",
+    "shell_completion": "posenc --install-completion",
+}
+NEEDS_CFG = ("package", "resolve")  # Hydra reads them beside --cfg, and ignores them otherwise
 TAKE_BARE_NAMES = ("show", "check", "bench")  # commands where a bare name chooses an encoding
 GROUP_NAME = re.compile(r"[a-z_]+(/[a-z_]+)?")  # `encoding`, `hydra/launcher`; no path of the user's
 NAME_OF_RUN = re.compile(r"[\w.+-]+-[0-9a-f]{8}", re.ASCII)
@@ -87,18 +96,14 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
     parsed = parser.parse_intermixed_args(checked)  # flags may stand between overrides
     if parsed.multirun and parsed.cfg:
         raise UserError("--cfg", parsed.cfg, "cannot be combined with --multirun", hint="leave out -m")
-    for name in UNSUPPORTED_OPTIONS:
-        value = getattr(parsed, name, None)
-        if value:
-            hint = "--config-dir DIR adds YAML files of your own"
-            raise UserError(f"--{name.replace('_', '-')}", value, "is not for posenc", hint=hint)
+    _refuse_unsupported(command, vars(parsed), offered_flags)
     _check_repeated(parsed.overrides)
     return CommandLine(
         overrides=[quote_paths(override) for override in parsed.overrides],
         flags=[argument for argument in checked if argument not in parsed.overrides],
         multirun=bool(parsed.multirun),
         config_dir=parsed.config_dir,
-        asks_hydra=any((parsed.help, parsed.hydra_help, parsed.cfg, parsed.info, parsed.shell_completion)),
+        asks_hydra=any((parsed.help, parsed.hydra_help, parsed.cfg, parsed.info)),
     )
 
 
@@ -124,35 +129,34 @@ def _refuse_unknown_flag(
     close = nearest(flag, offered_flags)
     hint = f"did you mean: {close}\n{HOW_TO_WRITE}"
     if close is None:
-        line = shlex.join(_with_settings(command, arguments, unknown))
-        hint = f"settings are written KEY=VALUE: posenc {command} {line}"
+        hint = hint_at_flags(command, arguments, unknown)
     raise UserError(flag, None, "there is no such option", allowed=", ".join(offered_flags), hint=hint)
+
+
+def _refuse_unsupported(command: str, parsed: Mapping[str, Any], offered_flags: Sequence[str]) -> None:
+    """Raise UserError for an option that Hydra's parser takes, and posenc does not or would ignore."""
+    allowed = ", ".join(offered_flags)
+    for name, hint in UNSUPPORTED_OPTIONS.items():
+        if parsed.get(name):
+            flag, value = _flag_and_value(name, parsed[name])
+            raise UserError(flag, value, "is not for posenc", allowed=allowed, hint=hint)
+    for name in NEEDS_CFG:
+        if parsed.get(name) and not parsed["cfg"]:
+            flag, value = _flag_and_value(name, parsed[name])
+            typed = flag if value is None else f"{flag} {value}"
+            hint = f"posenc {command} --cfg job {typed}"
+            raise UserError(flag, value, "has an effect beside --cfg only", hint=hint)
+
+
+def _flag_and_value(name: str, value: object) -> tuple[str, object]:
+    """Return an option as it is typed, and its value; None for an option that takes none."""
+    return f"--{name.replace('_', '-')}", None if value is True else value
 
 
 def _is_unknown_flag(argument: str, known_flags: Sequence[str]) -> bool:
     flag = argument.partition("=")[0]
     # the parser also takes the beginning of a flag
     return flag.startswith("--") and not any(known.startswith(flag) for known in known_flags)
-
-
-def _with_settings(command: str, arguments: Sequence[str], unknown: Sequence[str]) -> list[str]:
-    """Return the arguments with `--key value` and `--key=value` of other programs written as `key=value`."""
-    rewritten: list[str] = []
-    remaining = list(arguments)
-    while remaining:
-        argument = remaining.pop(0)
-        if argument not in unknown:
-            rewritten.append(argument)
-            continue
-        flag, equals, value = argument.partition("=")
-        # `--epochs 3` of other programs has its value behind a space, `--quiet` has none.
-        following = remaining[0] if remaining else ""
-        next_is_value = bool(remaining) and "=" not in following and not following.startswith("-")
-        if not equals:
-            value = remaining.pop(0) if next_is_value else "true"
-        key = flag.removeprefix("--").replace("-", "_")
-        rewritten.append(f"{setting_called(command, key) or key}={value}")
-    return rewritten
 
 
 def _refuse_split_list(arguments: Sequence[str]) -> None:
@@ -189,7 +193,7 @@ def _check_repeated(overrides: Sequence[str]) -> None:
             hint = f"leave out one; for a sweep: -m {key}={choices}"
             raise UserError(override, None, f"stands beside {earlier}, and only one can be chosen", hint=hint)
         # other keys may be repeated, as with Hydra alone: scripts append overrides to a line
-        if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
+        if not is_another_process():
             say(f"{visible(earlier)} has no effect: the last one counts, {visible(override)}")
 
 

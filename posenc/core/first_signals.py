@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
+from posenc.core.torchrun import is_another_process
+
 TYPE_CHECKING = False  # see posenc/__init__.py
 if TYPE_CHECKING:
     from types import FrameType
@@ -27,7 +29,7 @@ def leave_at_signals() -> None:
 
 def leave(number: int, frame: FrameType | None = None) -> None:
     """Print which signal ended the command, and exit without clearing up, as there is nothing to save."""
-    if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
+    if not is_another_process():
         # The signal may have struck inside a print, and Python refuses to enter the buffer of stderr twice.
         try:  # noqa: SIM105 (contextlib may be what is being imported)
             os.write(2, erase_progress + f"{signal.Signals(number).name}: {STOPPED}\n".encode())

@@ -62,14 +62,37 @@ ROWS_OF_GIVEN = 1024  # of a given model: a product of 4096 rows takes 0.1 s, an
 
 
 @dataclass(frozen=True)
+class TimedStage:
+    """Hold what the updates of a stage of the training take."""
+
+    last_step: int  # the stage ends with this update
+    step_seconds: float
+
+
+@dataclass(frozen=True)
 class Estimate:
     """Hold what one run takes."""
 
     parameters: int
-    training_seconds: float
+    stages: tuple[TimedStage, ...]
     evaluation_seconds: float
     memory: float  # bytes
     problems: list[str]  # protocols and windows that cannot be measured
+
+    @property
+    def training_seconds(self) -> float:
+        """Return the seconds of all updates."""
+        return self.training_seconds_after(0)
+
+    def training_seconds_after(self, step: int) -> float:
+        """Return the seconds of the updates that are left after `step` of them."""
+        seconds = 0.0
+        done = step
+        for stage in self.stages:
+            steps_left = max(0, stage.last_step - done)
+            seconds += steps_left * stage.step_seconds
+            done += steps_left
+        return seconds
 
 
 def cost_key(settings: RunSettings) -> str:
@@ -106,15 +129,19 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
     rows = min(batch_tokens, MOST_TIMED_ROWS)
     # Nothing of the machine is looked up: its pace depends on what else runs on it now.
     rates = measure_rates(job.device, training.precision, shape.d_model, rows, threads)
-    pass_seconds = forward_seconds(model, rates, length, batch_tokens, batch_tokens)
     update_seconds = MULTIPLICATIONS_AN_UPDATE * parameters * rates.multiplication
-    step_seconds = PASSES_A_STEP * pass_seconds + update_seconds
+    stages = []
+    # A batch has the same number of tokens in every stage, and short windows have fewer scores in them.
+    for stage in training.stages:
+        pass_seconds = forward_seconds(model, rates, stage.length, batch_tokens, batch_tokens)
+        step_seconds = PASSES_A_STEP * pass_seconds + update_seconds
+        stages.append(TimedStage(stage.last_step, step_seconds))
     evaluation_seconds, problems = _evaluation_seconds(job, model, store, rates)
     kept_numbers = shape.n_layers * batch_tokens * _kept_a_token(shape.d_model, shape.n_heads, length)
     activation_bytes = BYTES_A_NUMBER[training.precision] * kept_numbers
     return Estimate(
         parameters=parameters,
-        training_seconds=training.steps * step_seconds,
+        stages=tuple(stages),
         evaluation_seconds=evaluation_seconds,
         memory=BYTES_A_PARAMETER * parameters + activation_bytes,
         problems=problems,

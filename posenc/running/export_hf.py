@@ -94,7 +94,8 @@ def export_hf(run: str, folder: str) -> Path:
 def _new_folder(folder: str) -> Path:
     """Return the path of a folder that is empty, or can be made, links followed. Raises UserError."""
     target = _named_folder(folder)
-    existing = next(parent for parent in target.parents if exists(parent))
+    # The root folder has no parents, and is refused below, since it is not empty.
+    existing = next((parent for parent in target.parents if exists(parent)), target)
     problem = None
     if not is_folder(existing):
         problem = f"{visible(existing)} is not a folder"

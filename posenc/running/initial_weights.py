@@ -84,7 +84,7 @@ def _finished_run(run: str, directory: str, plugins: list[str]) -> StoredRun:
         stored = stored_run(str(directory_of(directory, "train.init")), plugins)
     except UserError as error:
         # The error names `run`, a setting that this command does not have.
-        raise UserError("train.init", run, error.problem, hint=error.hint) from error
+        raise UserError("train.init", run, error.problem, allowed=error.allowed, hint=error.hint) from error
     status = load_run(stored.directory).state
     # The weights of a run that still trains would be others at each start.
     if status != FINISHED:

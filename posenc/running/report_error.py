@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import traceback
 
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, says_out_of_memory
 from posenc.core.first_signals import CODES, STOPPED
+from posenc.core.torchrun import is_another_process
 from posenc.running.signals import InterruptedRunError, StopFlag
 
 
 def report_error(error: BaseException, stop: StopFlag) -> int:
     """Print on stderr why the command ends; return its exit code."""
     if isinstance(error, InterruptedRunError):
-        if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
+        if not is_another_process():
             say(f"{stop.name}: {STOPPED}")
         return stop.exit_code or CODES[signal.SIGTERM]  # another StopFlag may have received it
     if isinstance(error, UserError | RunError):

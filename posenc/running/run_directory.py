@@ -36,7 +36,7 @@ from posenc.running.locks import locked
 from posenc.running.signals import StopFlag
 from posenc.settings.tree import EvalSettings, RunSettings, SubjectSettings
 from posenc.tracking.tracker import EVENTS_FOLDER, STATE_FOLDER
-from posenc.training.checkpoint import drop_leftovers, leftovers
+from posenc.training.checkpoint import checkpoint_paths, drop_leftovers, leftovers, step_of
 from posenc.training.distributed import current
 
 P = ParamSpec("P")
@@ -151,6 +151,15 @@ def run_state(directory: Path, evaluation: EvalSettings, *, retry: bool = False)
     is_measured = settings is not None and settings.eval == evaluation
     is_complete = is_measured and was_finished(directory)
     return FINISHED if is_complete else OPEN
+
+
+def step_to_continue_from(directory: Path) -> int:
+    """Return the step of the newest checkpoint, by its name; 0 if the training begins anew."""
+    # The training of a run that diverged is forgotten before it is tried again.
+    if read_status(directory).get("status") == DIVERGED:
+        return 0
+    paths = checkpoint_paths(directory / "checkpoints")
+    return step_of(paths[-1]) if paths else 0
 
 
 def is_done(directory: Path, evaluation: EvalSettings, *, retry: bool = False) -> bool:

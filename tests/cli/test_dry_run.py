@@ -1,5 +1,6 @@
 """`posenc train --dry-run`: what it would take; nothing is written."""
 
+import json
 import os
 import re
 import statistics
@@ -13,6 +14,7 @@ from fake_runs import only_run, stamps
 from posenc.cli.room import room_on
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
+from posenc.core.console import duration
 from posenc.encodings.registry import encoding_class
 from posenc.results.runs import load_run
 from posenc.running import estimate as estimates
@@ -70,6 +72,37 @@ def test_a_finished_run_takes_no_time(train, run_copy, working_folder):
     assert stamps(working_folder) == before
 
 
+@pytest.fixture
+def stopped(run_copy):
+    """Return a run that stopped before its last update, as its status and its checkpoint say."""
+    done_steps = tiny.STEPS * 9 // 10
+    checkpoints = run_copy / "checkpoints"
+    (checkpoints / f"step-{tiny.STEPS:08d}").rename(checkpoints / f"step-{done_steps:08d}")
+    (run_copy / "status.json").write_text('{"status": "interrupted"}')
+    return run_copy
+
+
+def estimate_ten_seconds(job, threads):
+    """Stand for an estimate of 10 s a step, whose evaluation takes no time."""
+    stage = estimates.TimedStage(last_step=job.training.steps, step_seconds=10.0)
+    return estimates.Estimate(1, (stage,), 0.0, memory=1.0, problems=[])
+
+
+@pytest.mark.parametrize(
+    ("status", "steps_left"),
+    [("interrupted", tiny.STEPS - tiny.STEPS * 9 // 10), ("diverged", tiny.STEPS)],
+)
+def test_a_run_that_stopped_takes_the_time_of_the_steps_that_are_left(
+    train, stopped, monkeypatch, status, steps_left
+):
+    """With --retry a run that diverged begins anew."""
+    (stopped / "status.json").write_text(json.dumps({"status": status}))
+    monkeypatch.setattr("posenc.cli.dry_run.estimate", estimate_ten_seconds)
+    result = train("encoding=rope", "--dry-run", "--retry")
+    assert f" {duration(10 * steps_left)} " in result.out
+    assert ("to run, 90% trained" in " ".join(result.out.split())) == (status == "interrupted")
+
+
 # --- Sweeps and states
 def test_a_sweep_has_a_line_for_each_job_in_the_order_in_which_they_run(train, run_copy):
     result = train("-m", "encoding=rope,alibi", "seed=1,0", "sweep.jobs=1", "--dry-run")
@@ -93,6 +126,26 @@ def test_a_run_that_diverged_is_not_run_without_retry(train, run_copy, options, 
     assert stamps(run_copy) == before
 
 
+def test_a_sweep_takes_a_list_of_threads(train, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")  # OpenMP's form; the first number counts
+    threads = []
+
+    def estimate_of(job, threads_of_job):
+        threads.append(threads_of_job)
+        return estimate_ten_seconds(job, threads_of_job)
+
+    monkeypatch.setattr("posenc.cli.dry_run.estimate", estimate_of)
+    assert train("-m", "seed=0,1", "--dry-run").code == 0
+    assert threads == [2]  # one estimate for both seeds
+
+
+def test_threads_that_are_no_number_are_refused(train, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    result = train("-m", "seed=0,1", "--dry-run")
+    assert result.code == 2
+    assert "OMP_NUM_THREADS=many: is no number of threads" in result.err
+
+
 @pytest.mark.parametrize(
     ("jobs", "said"),
     [(1, "About 30 s for 4 jobs, one after the other,"), (2, "About 15 s for 4 jobs, 2 at once,")],
@@ -101,7 +154,8 @@ def test_a_sweep_takes_as_long_as_its_jobs_run_at_once(train, monkeypatch, jobs,
     seconds = iter([10.0, 10.0, 5.0, 5.0])  # at once: 10 + 5 beside 10 + 5
 
     def estimate_of(job, threads):
-        return estimates.Estimate(1, next(seconds), 0.0, memory=1.0, problems=[])
+        stage = estimates.TimedStage(last_step=1, step_seconds=next(seconds))
+        return estimates.Estimate(1, (stage,), 0.0, memory=1.0, problems=[])
 
     monkeypatch.setattr("posenc.cli.dry_run.estimate", estimate_of)
     monkeypatch.setattr(
@@ -150,22 +204,37 @@ def test_a_corpus_that_must_be_fetched_first_is_named(posenc):
 
 
 # --- Estimates
+@pytest.fixture
+def training_seconds(working_folder, corpus, monkeypatch):
+    """Estimate the training of a line on a machine of a fixed speed."""
+    rates = Rates(flop=1e-11, multiplication=0.0, call=0.0)
+    monkeypatch.setattr(estimates, "measure_rates", lambda *_: rates)
+
+    def seconds(*overrides):
+        (job,) = compose(corpus, *overrides)
+        return estimate(plan_training(job.settings)).training_seconds
+
+    return seconds
+
+
 @pytest.mark.parametrize(
     "overrides",
     [["encoding=cope"], ["encoding=sum", "encoding.parts=[alibi,cope]"]],
     ids=["alone", "in a sum"],
 )
-def test_the_cost_that_encodings_declare_counts(working_folder, corpus, monkeypatch, overrides):
-    rates = Rates(flop=1e-11, multiplication=0.0, call=0.0)
-    monkeypatch.setattr(estimates, "measure_rates", lambda *_: rates)
-
-    def training_seconds(*overrides):
-        (job,) = compose(corpus, *overrides)
-        return estimate(plan_training(job.settings)).training_seconds
-
+def test_the_cost_that_encodings_declare_counts(training_seconds, overrides):
     cost, _ = encoding_class("cope").cost
     expected = cost * training_seconds("encoding=nope")
     assert training_seconds(*overrides) == pytest.approx(expected, rel=0.02)  # it has parameters, too
+
+
+def test_a_training_that_begins_with_short_windows_takes_less_time(training_seconds):
+    schedule = "train.length_schedule=[[0.75,16],[0.25,64]]"
+    at_16 = training_seconds("encoding=nope", "context_length=16")
+    at_64 = training_seconds("encoding=nope")
+    assert at_16 < at_64
+    expected = 0.75 * at_16 + 0.25 * at_64
+    assert training_seconds("encoding=nope", schedule) == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.slow

@@ -63,6 +63,9 @@ WRONG = [
     ("train encoding=none", "did you mean: encoding=nope"),
     ("train tokenizer=bytess", "did you mean: bytes"),
     ("train texts", "cannot be read as KEY=VALUE"),
+    ("train roppe", "did you mean: encoding=rope"),
+    ("train rotary", "did you mean: encoding=rope"),
+    ("train headlin", "did you mean: experiment=headline"),
     ("train nano", "did you mean: model=nano"),
     ("train encoding = rope", "without spaces: encoding=..."),
     (
@@ -123,11 +126,25 @@ WRONG = [
     ("train data.separator=", "data.separator", "is empty"),
     # flags
     ("train -m --cfg job", "--cfg=job", "--multirun"),
+    ("train --version", "--version: is not for posenc", "posenc --version"),
+    ("train --run", "--run: is not for posenc", "--cfg", "leave it out"),
+    ("train -r", "--run: is not for posenc"),
+    ("check --version", "--version: is not for posenc"),
+    ("train --shell-completion", "--shell-completion: is not for posenc", "posenc --install-completion"),
+    ("train --config-name x", "--config-name=x: is not for posenc", "--config-dir DIR"),
+    ("train --package x", "--package=x: has an effect beside --cfg only", "--cfg job --package x"),
+    ("train --resolve", "--resolve: has an effect beside --cfg only"),
+    ("train --epochs 3", "did you mean: train.tokens=4e6, which counts tokens instead of epochs"),
+    ("eval --quiet", "--quiet: there is no such option", "--help all says what each setting means"),
+    ("eval --seq-len 512", "did you mean: 'eval.lengths=[512]'"),
+    ("check --quiet", "see posenc check --help"),
     ("train --config-dir nowhere", "--config-dir=nowhere", "no such folder"),
     # other commands
     ("eval", "run", "no default"),
     ("eval run=nowhere", "run=nowhere", "no such folder"),
     ("eval run={runs}", "posenc eval -m run=..."),
+    ("eval run=null", "run: is needed and has no default"),
+    ("eval -m run=null", "run: is needed and has no default"),
     ("eval -m 'run=glob(*)'", "run=glob(*)", "a folder or a path with *"),
     ("eval run={run} data=files data.paths=", "data.paths", "is empty"),
     ("eval run={run} lr=1e-3", "lr=1e-3: there is no such setting", "posenc eval --help all"),
@@ -159,6 +176,8 @@ WRONG = [
     ("compare --against", "--against: needs a value", "alibi-table2, ", "path-ruler"),
     ("compare --explain=1", "--explain: takes no value"),
     ("compare --encoding rope", "--where encoding="),
+    ("--version evl", "posenc=evl: there is no such command", "did you mean: eval"),
+    ("data --debug prepaer", "posenc data=prepaer", "did you mean: prepare"),
     ("data prepaer", "did you mean: prepare"),
     ("data=sympy", "did you mean: posenc train data=sympy"),
     ("rope seed=1", "did you mean: posenc train encoding=rope seed=1"),
@@ -313,3 +332,11 @@ def test_a_fault_of_posenc_is_a_line_and_a_hint_and_with_debug_an_exception(pose
     assert "KeyError: 'surprise'\n  a fault of posenc or of a plug-in, at " in result.err
     with pytest.raises(KeyError, match="surprise"):
         posenc("runs", "--debug")
+
+
+@pytest.mark.parametrize("line", ["eval run=nosuch", "train encoding=nosuch --dry-run"])
+def test_a_rank_without_other_processes_hides_no_error(posenc, working_folder, monkeypatch, line):
+    monkeypatch.setenv("RANK", "1")  # some schedulers set it, and no WORLD_SIZE
+    result = posenc(*line.split())
+    assert result.code == 2
+    assert "nosuch" in result.err

@@ -678,6 +678,7 @@ def test_an_export_is_not_replaced(exported, shared_cache):
         ("link", "link is a link to nothing"),
         ("link/below", "link is a link to nothing"),
         ("full", "exists already"),
+        ("/", "exists already"),
         ("full/file/below", "file is not a folder"),
     ],
 )

@@ -131,6 +131,13 @@ def test_an_unfinished_run_is_no_beginning(train, run_copy):
         train()
 
 
+def test_runs_with_one_hash_are_named(train, run_copy):
+    other = run_copy.parent.parent / "other" / run_copy.name
+    shutil.copytree(run_copy, other)
+    with pytest.raises(UserError, match=rf"names several runs\n.*runs/other/{run_copy.name}"):
+        train(**{"train.init": run_copy.name[-8:]})
+
+
 def test_weights_of_options_go_to_the_same_options(corpus, working_folder):
     """The sink stands before the slopes of ssmax, which were the first option without it."""
     settings = {**tiny.keywords(corpus), "encoding": "nope", "attention.scale": "ssmax"}

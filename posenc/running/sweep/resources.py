@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from queue import PriorityQueue
 from typing import NamedTuple
 
+from posenc.core.errors import UserError
 from posenc.core.machine import free_memory, usable_cores
 from posenc.running.sweep.task import SweepTask
 from posenc.settings.tree import SweepSettings
@@ -128,6 +129,18 @@ def seconds_of_all(seconds: Sequence[float], at_once: int) -> float:
 
 
 def threads_of(task: SweepTask) -> int:
-    """Return the threads of a task: the number that the user has set, or one that suits its model."""
+    """Return the threads of a task: the number that the user has set, or one that suits its model.
+
+    Raises UserError if what the user has set is no number of threads.
+    """
+    text = os.environ.get(THREADS, "").strip()
     # An empty variable means the same as none.
-    return int(os.environ.get(THREADS) or task.threads)
+    if not text:
+        return task.threads
+    # OpenMP takes a list: a number for each level of parallel regions
+    # inside others, and torch has a single level.
+    first_number = text.split(",")[0].strip()
+    if not first_number.isdecimal() or int(first_number) == 0:
+        hint = f"{THREADS}=4, or unset it: each job then gets as many threads as suit its model"
+        raise UserError(THREADS, text, "is no number of threads", allowed="a whole number from 1", hint=hint)
+    return int(first_number)

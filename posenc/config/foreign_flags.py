@@ -1,0 +1,117 @@
+"""Guess which settings are meant by flags of other programs: `--epochs 3`, `--d-model=64`, `--quiet`.
+
+This module imports neither Hydra nor torch, as posenc.config.overrides does not.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posenc.core.foreign_names import instead_of_setting, setting_called
+from posenc.core.paths import choice_file, conf_dir, load_yaml
+
+WITH_SETTINGS_HELP = ("train", "eval")  # commands with `--help all`
+
+
+@dataclass(frozen=True)
+class ForeignFlag:
+    """Hold a flag that posenc does not have, and its value; None if it came without one."""
+
+    key: str
+    value: str | None
+
+
+def hint_at_flags(command: str, arguments: Sequence[str], unknown: Sequence[str]) -> str:
+    """Return the line that was meant, with settings for the unknown flags, or where all settings are listed.
+
+    A flag whose value means another quantity in posenc has a line of its own, and one that is no setting is
+    left out.
+    """
+    words: list[str] = []
+    hints: list[str] = []
+    for word in _with_values(arguments, unknown):
+        if isinstance(word, str):
+            words.append(word)
+            continue
+        meant = _override_of(command, word)
+        if meant is None:
+            continue
+        # What has blanks or quotes is no word of a line, but an
+        # explanation, or is quoted for the shell already.
+        if " " in meant or "'" in meant:
+            hints.append(f"did you mean: {meant}")
+        else:
+            words.append(meant)
+    if words:
+        hints.append(f"settings are written KEY=VALUE: posenc {command} {shlex.join(words)}")
+    if hints:
+        return "\n".join(hints)
+    if command in WITH_SETTINGS_HELP:
+        return f"posenc {command} --help all says what each setting means"
+    return f"see posenc {command} --help"
+
+
+def _with_values(arguments: Sequence[str], unknown: Sequence[str]) -> Iterator[str | ForeignFlag]:
+    """Yield the arguments in order, an unknown flag together with its value."""
+    remaining = list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
+        if argument not in unknown:
+            yield argument
+            continue
+        flag, equals, written = argument.partition("=")
+        value = written if equals else None
+        # `--epochs 3` has its value behind a space, `--quiet` has none.
+        following = remaining[0] if remaining else "-"
+        is_value = "=" not in following and not following.startswith("-")
+        if value is None and is_value:
+            value = remaining.pop(0)
+        yield ForeignFlag(flag.removeprefix("--").replace("-", "_"), value)
+
+
+def _override_of(command: str, flag: ForeignFlag) -> str | None:
+    """Return what to type for a flag: KEY=VALUE, or an explanation; None if it is no setting."""
+    if setting_called(command, flag.key) is not None:
+        return instead_of_setting(command, flag.key, flag.value)
+    keys = _settings_named(command, flag.key)
+    if len(keys) > 1:
+        return " or ".join(keys)
+    value = "true" if flag.value is None else flag.value
+    return f"{keys[0]}={value}" if keys else None
+
+
+def _settings_named(command: str, name: str) -> list[str]:
+    """Return the settings of a command with this name, with or without their group."""
+    keys = list(_settings_of("eval" if command == "eval" else "train"))
+    if name in keys:
+        return [name]
+    return [key for key in keys if key.rpartition(".")[2] == name]
+
+
+def _settings_of(command: str) -> Iterator[str]:
+    """Yield the keys of a command's YAML, of its groups, and of the choices that are their defaults."""
+    tree = load_yaml(conf_dir() / f"{command}.yaml")
+    own = {key: value for key, value in tree.items() if key not in ("defaults", "hydra")}
+    yield from _dotted_keys(own, "")
+    for entry in tree["defaults"]:
+        if not isinstance(entry, Mapping):
+            continue
+        for group, choice in entry.items():
+            # `override hydra/job_logging` is for Hydra
+            if " " in group:
+                continue
+            if group not in own:
+                yield group
+            path = choice_file(group, choice)
+            if path is not None:
+                yield from _dotted_keys(load_yaml(path), f"{group}.")
+
+
+def _dotted_keys(tree: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in tree.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _dotted_keys(value, f"{prefix}{key}.")
