@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 # ` = Title = ` begins an article of WikiText. A section in it has two or more `=` on each side.
 TITLE = re.compile(r" = [^=\n]+ = ?\n?")
 HEADING = re.compile(r"(#{1,6}) \S")
-FENCE = re.compile(r" {0,3}(```|~~~)")
+# The signs of a fence around code, and what stands behind them, as CommonMark has it. Behind backticks there
+# are no further ones: ```that``` is code within a line.
+FENCE = re.compile(r" {0,3}(`{3,}(?![^\n]*`)|~{3,})([^\n]*)")
 # of Markdown: YAML between lines of `---`, TOML between lines of `+++`
 FRONT_MATTER = re.compile(rb"\A(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*\r?(\n|\Z)", re.DOTALL | re.MULTILINE)
 ROW = re.compile(r"[^\n]*\n|[^\n]+")
@@ -69,13 +71,20 @@ def _heading_levels(rows: Sequence[str]) -> dict[int, int]:
         fence = FENCE.match(row)
         heading = HEADING.match(row)
         # A line of `#` in a program's text is a comment, and would cut the program in two.
-        if fence and open_fence is None:
-            open_fence = fence[1]
-        elif fence and open_fence == fence[1]:
+        if open_fence is None:
+            if fence:
+                open_fence = fence[1]
+            elif heading:
+                levels[i] = len(heading[1])
+        elif fence and _closes(fence, open_fence):
             open_fence = None
-        elif heading and not fence and open_fence is None:
-            levels[i] = len(heading[1])
     return levels
+
+
+def _closes(fence: re.Match[str], open_fence: str) -> bool:
+    """Tell whether a fence ends the code that an open one began: of its sign, as long, nothing behind it."""
+    # So code that shows Markdown with ``` stands between fences of ````.
+    return fence[1].startswith(open_fence) and not fence[2].strip()
 
 
 def _section_starts(rows: Sequence[str], levels: dict[int, int], level: int) -> list[int]:

@@ -31,6 +31,7 @@ MANIFEST = "manifest.json"
 DOCUMENTS = "documents.json"
 TOKENS = "tokens.bin"
 TOKEN_BYTES = "token_bytes.bin"
+TOKEN_BYTES_DTYPE = "<u4"
 BYTE_VALUES = 256
 Ints = npt.NDArray[np.int64]
 
@@ -128,7 +129,8 @@ def write_entry(
     shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left one
     folder.mkdir(parents=True)
     try:
-        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest type that holds every id
+        # The smallest type that holds every id. Little-endian on every machine, as the manifest says.
+        dtype = np.min_scalar_type(tokenizer.vocab_size - 1).newbyteorder("<")
         _write_tokens(folder, tokenizer, dtype, documents)
         # An empty file cannot be mapped into memory.
         if not (folder / TOKENS).stat().st_size:
@@ -143,7 +145,7 @@ def write_entry(
             "fingerprint": fingerprint,
             "tokenizer": tokenizer.identity(),
             "vocab_size": tokenizer.vocab_size,
-            "dtype": dtype.newbyteorder("<").str,
+            "dtype": dtype.str,
             "files": {file.name: sha256_of_file(file) for file in files},
         }
         # The last file: it holds the hashes of the others.
@@ -172,7 +174,7 @@ def _write_tokens(
         for document, text in zip(documents, encoded, strict=True):
             tokens.write(text.ids.astype(dtype).tobytes())
             if text.byte_counts is not None:
-                token_bytes.write(text.byte_counts.astype(np.uint32).tobytes())
+                token_bytes.write(text.byte_counts.astype(TOKEN_BYTES_DTYPE).tobytes())
             rows.append((document.id, document.split, len(text.ids)))
             done += len(document.text)
             progress.update(done, f"{done / 1e6:.1f} of {total / 1e6:.1f} MB")
@@ -204,7 +206,7 @@ def _verified_store(entry: Path, manifest: Mapping[str, Any]) -> TokenStore | No
     has_token_bytes = TOKEN_BYTES in manifest["files"]
     return TokenStore(
         tokens=_mapped(entry / TOKENS, manifest["dtype"]),
-        token_bytes=_mapped(entry / TOKEN_BYTES, "<u4") if has_token_bytes else None,
+        token_bytes=_mapped(entry / TOKEN_BYTES, TOKEN_BYTES_DTYPE) if has_token_bytes else None,
         fingerprint=manifest["fingerprint"],
         vocab_size=manifest["vocab_size"],
         tokenizer=manifest["tokenizer"],

@@ -217,6 +217,8 @@ def _hf(corpus: TrainingCorpus | None, *, path: str, revision: str) -> Tokenizer
         file = _download(path, revision)
     try:
         return _of_definition(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError("tokenizer.path", path, f"cannot be read ({error.strerror})") from error
     except Exception as error:  # the library raises bare Exception for a file it cannot take
         problem = f"is not a tokenizer of the `tokenizers` library ({str(error)[:100]})"
         raise UserError("tokenizer.path", path, problem) from error

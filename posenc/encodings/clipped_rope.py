@@ -16,7 +16,7 @@ from torch import Tensor
 
 from posenc.encodings.base import Shape
 from posenc.encodings.shared.frequencies import clipped, pairs_to_clip
-from posenc.encodings.shared.rotary import Layout, Rotary, check_pairs
+from posenc.encodings.shared.rotary import Layout, Rotary
 
 
 class ClippedRoPE(Rotary):
@@ -27,7 +27,6 @@ class ClippedRoPE(Rotary):
     learned = "0"
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout, pairs: int | None, hard: bool) -> None:
-        check_pairs(shape)
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
         self.pairs = pairs_to_clip(pairs, shape.head_dim // 2)
         if pairs is None:

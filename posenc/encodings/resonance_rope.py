@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posenc.encodings.base import Shape
 from posenc.encodings.shared.frequencies import with_whole_wavelengths
-from posenc.encodings.shared.rotary import Layout, Rotary, check_pairs
+from posenc.encodings.shared.rotary import Layout, Rotary
 
 
 class ResonanceRoPE(Rotary):
@@ -23,7 +23,6 @@ class ResonanceRoPE(Rotary):
     learned = "0"
 
     def __init__(self, shape: Shape, *, base: float, layout: Layout) -> None:
-        check_pairs(shape)
         super().__init__(shape, base=base, layout=layout, width=shape.head_dim)
 
     def learned_parameters(self) -> int:

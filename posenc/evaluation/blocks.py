@@ -76,7 +76,7 @@ def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
     has_blocks = candidates > 0
     if not has_blocks.any():
         return np.zeros(len(candidates), dtype=np.int64)
-    median = max(1, int(np.median(candidates[has_blocks])))
+    median = int(np.median(candidates[has_blocks]))
 
     def total_if_capped_at(cap: int) -> int:
         return int(np.minimum(candidates, cap).sum())

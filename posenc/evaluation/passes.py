@@ -432,6 +432,7 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
         n_scored = length if n_targets == window else min(n_targets, length)
         model_pass = ModelPass(inputs=tokens[:, :-1], pos=pos[:length], encoding=encoding, n_targets=n_scored)
         scorer = context.scorer.for_trial(length / window)
+        # A pass that is also asked for first choices makes the same blocks of logits, so it needs as much.
         scorer.losses(model_pass, tokens[:, -n_scored:], with_best=False)
 
     needed = memory_needed(make_pass, window)

@@ -10,6 +10,7 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_iter
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, owner_of
@@ -24,6 +25,8 @@ from posenc.laws.subject import (
 )
 from posenc.laws.verdict import LawNotApplicableError, Verdict, ViolationError, require, require_identical
 from posenc.model.decoder import Decoder, count_parameters
+
+REGISTRIES = ("_parameters", "_buffers")  # attributes in which torch keeps the tensors that it moves
 
 
 def gradient(subject: Subject) -> Verdict:
@@ -205,7 +208,8 @@ def load(subject: Subject) -> Verdict:
     for ids, logits_before in zip(texts, expected, strict=True):
         reason = f"differ: logits at {ids.shape[1]} tokens, before and after loading"
         require_identical(logits(loaded, ids), logits_before, reason)
-    _check_devices(subject.fresh().encoding)
+    for encoding in encoding_and_options(subject.fresh()):
+        _check_devices(encoding)
     return Verdict("pass", f"bit for bit at {' and '.join(map(str, windows))} tokens")
 
 
@@ -213,7 +217,10 @@ def _check_devices(encoding: Encoding) -> None:
     """Raise ViolationError for tensors that would stay on the CPU when the model moves to a GPU."""
     unregistered: list[str] = []
     for part in encoding.modules():
-        # torch keeps parameters and buffers in dictionaries of their own, so a tensor found here is neither.
-        unregistered += [name for name, value in vars(part).items() if isinstance(value, Tensor)]
+        for name, value in vars(part).items():
+            # A tensor in a list moves no more than one in an attribute, even if it is an nn.Parameter.
+            holds_tensors = any(isinstance(leaf, Tensor) for leaf in tree_iter(value))
+            if holds_tensors and name not in REGISTRIES:
+                unregistered.append(name)
     names = ", ".join(unregistered)
     require(not unregistered, f"tensors that stay on the CPU: {names} (register_buffer moves them along)")

@@ -65,6 +65,19 @@ def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return torch.cat(losses)
 
 
+@torch.no_grad()
+def token_losses_and_choices(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the losses (N,) of `token_losses`, and the likeliest token at each target: (N,) int64."""
+    losses: list[Tensor] = []
+    choices: list[Tensor] = []
+    for rows in _blocks(hidden, weight):
+        logits = F.linear(hidden[rows], weight)
+        losses.append(F.cross_entropy(logits.float(), targets[rows], reduction="none"))
+        # Of the logits in their own dtype, as in greedy decoding.
+        choices.append(logits.argmax(-1))
+    return torch.cat(losses), torch.cat(choices)
+
+
 def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
     """Yield the blocks of rows of hidden (N, d) whose logits are made at once."""
     max_logits = MAX_LOGITS_GPU if hidden.is_cuda else MAX_LOGITS

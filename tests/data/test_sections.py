@@ -40,6 +40,23 @@ class TestASingleFile:
         assert note.startswith(f"{name} is {count} documents, {how}")
 
 
+# Code that holds signs of fences, and comments that look like headings.
+INNER_FENCES = {
+    "longer outer fence": "````\n```\n# comment\n```\n````\n",
+    "other sign": "```\n~~~\n# comment\n```\n",
+    "a language is no end": "```\n```python\n# comment\n```\n",
+    "longer end": "```\n# comment\n`````\n",
+    "code within a line": "```one``` two\n",
+    "tildes": "~~~~ a `name`\n~~~\n# comment\n~~~~\n",
+}
+
+
+@pytest.mark.parametrize("code", INNER_FENCES.values(), ids=INNER_FENCES)
+def test_a_fence_ends_with_one_of_its_sign_that_is_as_long(code):
+    parts = [f"# Part {number}\n{code}" for number in range(40)]
+    assert sections("".join(parts), markdown=True)[0] == parts
+
+
 @pytest.fixture(scope="module")
 def paragraphs():
     return "".join("word " * (20 + i % 30) + "\n\n" for i in range(9000))

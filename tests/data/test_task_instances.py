@@ -1,14 +1,16 @@
 """Tasks: every answer is recomputed by another route, and no test instance is trained on."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from task_answers import CASES, INTERLEAVED
 
-from posenc.core.errors import UserError
+from posenc.core.errors import RunError, UserError
 from posenc.data.sources import named_data, task_instances
 from posenc.data.task_windows import TaskSampler
 from posenc.data.tasks import find_task, own_tasks
-from posenc.data.tasks.base import draws_of_rows
+from posenc.data.tasks.base import Instance, Task, draws_of_rows
 from posenc.data.tasks.instances import PADDING, START, TaskInstances, encoded, split_of
 from posenc.settings.tree import DataSettings
 
@@ -48,6 +50,33 @@ def test_every_character_is_a_token(case):
         assert bytes(tokens[1:].tolist()).decode("latin-1") == instance.text
         assert PADDING not in tokens
         assert START not in tokens[1:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writes(Task):
+    """Repeat one character."""
+
+    name = "writes"
+    character: str
+
+    def tokens(self, size):
+        return size + 2
+
+    def instance(self, draws, size):
+        digits = "".join(str(draws.below(10)) for _ in range(size))
+        return Instance((digits, 2 * self.character))
+
+
+@pytest.mark.parametrize(("character", "meaning"), [("\x00", "the padding"), ("\x01", "the start mark")])
+def test_the_tokens_of_a_window_are_no_characters_of_an_instance(character, meaning):
+    with pytest.raises(RunError, match=rf"is {meaning} of a window; characters are U\+0002 to U\+00FF"):
+        TaskInstances(Writes(character=character), "uniform").held_out("test", 8, 1)
+
+
+@pytest.mark.parametrize("character", ["\x02", "\xff"])
+def test_all_other_bytes_are_characters(character):
+    (instance,) = TaskInstances(Writes(character=character), "uniform").held_out("test", 8, 1)
+    assert instance.answer == 2 * character
 
 
 def test_numbers_are_added_that_python_itself_does_not_write():

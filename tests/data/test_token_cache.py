@@ -1,5 +1,6 @@
 """The token cache: whole documents, one entry a key; damaged, shared, killed, on a full disk."""
 
+import shutil
 from unittest import mock
 
 import numpy as np
@@ -188,6 +189,18 @@ def test_what_was_repaired_is_not_damaged(texts, cache, caplog):
     caplog.clear()
     assert prepare(texts, bpe()).tokens.tobytes() == tokens
     assert "damaged" not in caplog.text
+
+
+def test_a_big_endian_machine_writes_the_same_files(texts, cache, monkeypatch):
+    """Its numbers are big-endian if nothing else is said."""
+    tokens = prepare(texts, bpe()).tokens.tolist()
+    (entry,) = entries(cache)
+    written = (entry / "tokens.bin").read_bytes()
+    shutil.rmtree(entry)
+    native_type = np.min_scalar_type
+    monkeypatch.setattr(np, "min_scalar_type", lambda value: native_type(value).newbyteorder(">"))
+    assert prepare(texts, bpe()).tokens.tolist() == tokens
+    assert (entry / "tokens.bin").read_bytes() == written
 
 
 @pytest.fixture(params=["sync", "write_sealed"])

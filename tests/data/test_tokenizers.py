@@ -1,5 +1,10 @@
 """Tokenizers: nothing is lost, every byte is accounted for, a trained one depends on the training text."""
 
+import errno
+import os
+from pathlib import Path
+from unittest import mock
+
 import numpy as np
 import pytest
 from corpora import BYTES, bpe, files, library_tokenizer
@@ -141,6 +146,21 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(UserError, match="not a tokenizer"):
         build_tokenizer(library_tokenizer(tmp_path / "t.json"), None)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_without_permission_is_said_to_be_so(tmp_path):
+    write(tmp_path, {"tokenizer.json": "{}"})
+    (tmp_path / "tokenizer.json").chmod(0)
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
+        build_tokenizer(library_tokenizer(tmp_path), None)
+
+
+def test_a_file_that_the_disk_does_not_give_is_not_called_no_tokenizer(tmp_path, monkeypatch):
+    write(tmp_path, {"tokenizer.json": "{}"})
+    monkeypatch.setattr(Path, "read_text", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(UserError, match=r"cannot be read \(Input/output error\)"):
+        build_tokenizer(library_tokenizer(tmp_path), None)
 
 
 def test_a_name_out_of_reach_is_said_in_two_lines():

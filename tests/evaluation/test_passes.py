@@ -5,12 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny_decoder import SHAPE
 from tiny_model import T
 
 from posenc.core.seeds import generator_for
+from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.errors import OutOfMemoryError
 from posenc.evaluation.generation import generate, write_text
+from posenc.evaluation.models.callables import losses_of_logits
+from posenc.evaluation.models.scoring import DecoderScorer, ModelPass
 from posenc.evaluation.passes import DRAWS
+from posenc.model import loss
+from posenc.model.decoder import Decoder, initialize
+from posenc.training.memory import LiveTensors
 
 RANDOMIZED = {"name": "randomized", "max": None, "dense": False}
 N_TARGETS = 4
@@ -106,3 +113,45 @@ def test_positions_of_windows_are_those_of_an_evaluation_though_the_model_is_in_
     subject.model.train()
     (pos,) = subject.window_inputs(T, 1).draws[:1]
     assert torch.equal(pos, torch.arange(T))
+
+
+MANY_TOKENS = 8192  # a vocabulary whose logits take more memory than all else in a pass
+WINDOW = 64
+
+
+def scored_by_decoder(*, with_best):
+    """Return the logits of a window by a decoder, its scores, and the most bytes that scoring it took."""
+    model = Decoder(SHAPE, MANY_TOKENS, Encoding(Shape(16, 2, 8, 2, WINDOW)))
+    initialize(model, 0)
+    text = torch.randint(MANY_TOKENS, (1, WINDOW + 1), generator=torch.Generator().manual_seed(0))
+    pos = torch.arange(WINDOW)
+    model_pass = ModelPass(inputs=text[:, :-1], pos=pos, encoding=model.encoding, n_targets=WINDOW)
+    scorer = DecoderScorer(model.eval(), "fp32", torch.device("cpu"))
+    with torch.no_grad():
+        logits = model(model_pass.inputs, pos)
+        # a target that is the first choice, and one that is not
+        text[0, -1] = logits[0, -1].argmax()
+        with LiveTensors() as meter:
+            scored = scorer.losses(model_pass, text[:, 1:], with_best=with_best)
+    expected = losses_of_logits(logits, text[:, 1:], with_best=True)
+    return scored, expected, meter.peak
+
+
+@pytest.fixture
+def blocks_of_logits(monkeypatch):
+    """Make the logits of eight targets at a time, a quarter of a megabyte."""
+    monkeypatch.setattr(loss, "MAX_LOGITS", 8 * MANY_TOKENS)
+
+
+def test_first_choices_need_no_more_memory_than_the_losses(blocks_of_logits):
+    _, _, peak = scored_by_decoder(with_best=False)
+    _, _, peak_with_choices = scored_by_decoder(with_best=True)
+    bytes_a_target = 64  # its loss, its first choice and what joins them
+    assert peak_with_choices <= peak + bytes_a_target * WINDOW
+
+
+def test_losses_and_first_choices_in_blocks_are_those_of_all_logits(blocks_of_logits):
+    scored, expected, _ = scored_by_decoder(with_best=True)
+    torch.testing.assert_close(scored.nats, expected.nats, atol=1e-6, rtol=0)
+    assert torch.equal(scored.is_best, expected.is_best)
+    assert scored.is_best.any()

@@ -270,6 +270,22 @@ class StaysBehind(Waves, law="load", says="stay on the CPU: constant"):
         self.constant = torch.ones(shape.d_model)
 
 
+class StaysBehindInAList(Waves, law="load", says="stay on the CPU: constants"):
+    """A constant of each layer in a list, which torch does not look into."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.constants = [torch.ones(shape.d_model) for _ in range(shape.n_layers)]
+
+
+class StaysBehindInADict(Waves, law="load", says="stay on the CPU: constants"):
+    """Constants by name in a dictionary inside a tuple."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.constants = ({"one": torch.ones(shape.d_model)},)
+
+
 class Dropped(Waves, law="batch", says="other logits the second time in training"):
     """Dropout from the process's own stream of random numbers, which no checkpoint holds."""
 

@@ -1,6 +1,7 @@
 """The laws look at the parameters of the attention's options, as they do at an encoding's own."""
 
 import pytest
+import torch
 from subjects import ATTENTION, named, subject
 
 from posenc.encodings.attention_options import attention_options
@@ -43,6 +44,14 @@ class CountsTwice(Sink):
         return 2 * super().learned_parameters()
 
 
+class StaysBehind(Sink):
+    """It has a constant that stays on the CPU."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.constant = torch.ones(shape.n_heads)
+
+
 def with_broken_option(option_type):
     """NoPE beside an option, at the size of the laws."""
     plain = named("nope")
@@ -63,6 +72,7 @@ def with_broken_option(option_type):
         ("gradient", OneLayerOnly, "options.0.s[1] is zero"),
         ("effect", OneLayerOnly, "options.0.s[1] changes no number"),
         ("count", CountsTwice, "learned_parameters of sink is not what it has"),
+        ("load", StaysBehind, "tensors that stay on the CPU: constant"),
     ],
 )
 def test_an_option_that_breaks_a_law_is_named(law, option_type, says):

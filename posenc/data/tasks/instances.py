@@ -23,6 +23,7 @@ START = 1  # the token before every instance
 SEED = 2305  # of validation and test; not the training seed, so that all runs see the same instances
 HASHES = 16  # values of the hash: a sixteenth of all instances is for validation, another one for test
 SPLIT_OF_HASH = {0: "validation", 1: "test"}  # all other values are for training
+FIRST_CHARACTER = "\x02"  # after PADDING and START
 LAST_CHARACTER = "\xff"  # a token is a byte
 MOST_SIZES = 1 << 32  # no window has room for so many tokens
 TRIES = 200  # how often an instance is drawn until one belongs to the wanted split
@@ -98,9 +99,15 @@ class TaskInstances:
         # Such an instance would be cut off at the end of its window, and the end of its answer never asked.
         if sum(map(len, pieces)) > most:
             self._refuse(f"an instance of size {size} has more tokens than tokens({size}) says, {most}")
-        last = max("".join(pieces), default="")
+        text = instance.text
+        last = max(text, default=LAST_CHARACTER)
         if last > LAST_CHARACTER:
             self._refuse(f"{last!r} is not one of the 256 characters of Latin-1")
+        first = min(text, default=FIRST_CHARACTER)
+        # In an instance they would look like its end or the beginning of another one.
+        if first < FIRST_CHARACTER:
+            meaning = {PADDING: "the padding", START: "the start mark"}[ord(first)]
+            self._refuse(f"{first!r} is {meaning} of a window; characters are U+0002 to U+00FF")
         return instance
 
     def _refuse(self, problem: str) -> NoReturn:

@@ -19,7 +19,7 @@ from posenc.encodings.base import Encoding
 from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.callables import CallableModel, LogitsOf, OnLayer, TargetLosses
 from posenc.model.decoder import Decoder
-from posenc.model.loss import token_losses
+from posenc.model.loss import token_losses, token_losses_and_choices
 from posenc.training.device import autocast
 
 
@@ -77,12 +77,15 @@ class DecoderScorer(Scorer):
 
     def losses(self, model_pass: ModelPass, targets: Tensor, *, with_best: bool) -> TargetLosses:
         # Of the targets alone: the last block, the norm and the output map leave out all other tokens.
-        hidden = self._hidden(model_pass)  # (B, targets, d_model)
+        hidden = self._hidden(model_pass).flatten(0, 1)  # (B * targets, d_model)
         weight = self.model.output_weight(hidden.dtype)
-        losses = token_losses(hidden.flatten(0, 1), weight, targets.flatten()).view_as(targets)
         if not with_best:
-            return TargetLosses(losses, is_best=None)
-        return TargetLosses(losses, is_best=F.linear(hidden, weight).argmax(-1) == targets)
+            losses = token_losses(hidden, weight, targets.flatten())
+            return TargetLosses(losses.view_as(targets), is_best=None)
+        # In blocks of targets like the losses: all logits of 2048 targets would take 262 MB at V = 32,000,
+        # and the estimate of a window's memory is made by a pass that asks for the losses alone.
+        losses, choices = token_losses_and_choices(hidden, weight, targets.flatten())
+        return TargetLosses(losses.view_as(targets), is_best=choices.view_as(targets) == targets)
 
     def target_logits(self, model_pass: ModelPass) -> LogitsOf:
         hidden = self._hidden(model_pass)

@@ -90,7 +90,8 @@ def far_copies(tokens: np.ndarray, cue: int, near: int, longest: int) -> np.ndar
     earlier cue lies in the longest window that ends with p), and p >= longest (that window fits into the
     document).
     """
-    if len(tokens) <= longest:
+    # A window that is shorter than a cue has room for no copy, as `d + cue <= longest` says.
+    if len(tokens) <= max(longest, cue):
         return np.zeros(0, dtype=np.int64)
     n_cues = len(tokens) - cue  # runs of `cue` tokens that have a token after them
     codes = cue_codes(tokens, cue, n_cues)

@@ -224,7 +224,7 @@ class Needle(Protocol[NeedleTexts]):
         count = len(plan.ends)
         columns = plan.answer_columns()  # (queries, answer)
         nats = np.zeros(count)
-        counts = NeedleCounts(depth=[], keys=[], answers=[], correct=[], nats=[])
+        counts = NeedleCounts(depth=[], keys=[], answers=[], correct=[], nats=[], windows=[])
         for n_done, question in enumerate(questions):
             windows = windows_of(context, plan, window, question)
             part = context.part_of_cell(n_done, len(questions))
@@ -237,6 +237,7 @@ class Needle(Protocol[NeedleTexts]):
             counts["answers"].append(is_found.size)
             counts["correct"].append(int(is_found.sum()))
             counts["nats"].append(float(answer_nats.mean()))
+            counts["windows"].append(count)
         targets = np.full(count, len(questions) * columns.size)
         sums = sums_by_document(plan.documents, nats, targets, np.zeros(count))
         if not np.isfinite(nats).all():

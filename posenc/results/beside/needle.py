@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NotRequired
 
 from annotated_types import Ge, Le, MinLen
 from pydantic import AfterValidator
@@ -29,12 +29,22 @@ class NeedleCounts(TypedDict):
     answers: list[Positive]  # values that were asked for
     correct: list[Count]  # values whose tokens all are the first choice
     nats: list[Number]  # mean, per token of a value
+    windows: NotRequired[list[Positive]]  # that were asked; in older records each answer is of a window
 
 
 def _check(needle: NeedleCounts) -> NeedleCounts:
     """Return the needles if their lists are equally long. Raises ValueError."""
-    check_aligned(needle["depth"], needle["keys"], needle["answers"], needle["correct"], needle["nats"])
+    windows = windows_asked(needle)
+    check_aligned(
+        needle["depth"], needle["keys"], needle["answers"], needle["correct"], needle["nats"], windows
+    )
     return needle
+
+
+def windows_asked(needle: NeedleCounts) -> list[int]:
+    """Return in how many windows each question was asked. Older records do not have it."""
+    # Such a record counts each answer as a window of its own, which is right for a single query.
+    return needle.get("windows", needle["answers"])
 
 
 RECORD = Annotated[NeedleCounts, AfterValidator(_check)]
@@ -54,7 +64,7 @@ class NeedleCell:
     correct: int  # values found, of all seeds
     answers: int  # values asked for
     share: float  # of the answers that are correct, mean over seeds
-    ci95: Interval  # over the answers and the seeds
+    ci95: Interval  # over the seeds and the windows, each of which may ask for several values
 
 
 def _rows_of(table: TableBeside) -> list[tuple[NeedleCell, ...] | None]:
@@ -75,12 +85,20 @@ def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
         needle = NEEDLE.measured(measurement)
         if needle is None:
             continue
-        columns = zip(needle["keys"], needle["depth"], needle["correct"], needle["answers"], strict=True)
-        for keys, depth, correct, answers in columns:
+        windows_of_questions = windows_asked(needle)
+        columns = zip(
+            needle["keys"],
+            needle["depth"],
+            needle["correct"],
+            needle["answers"],
+            windows_of_questions,
+            strict=True,
+        )
+        for keys, depth, correct, answers, windows in columns:
             key = (keys, depth, measurement.multiple, measurement.window)
-            # The record does not say how many windows were drawn, so that each answer counts as drawn by
-            # itself.
-            counts[key].add(correct, answers, answers)
+            # The answers of a window stand in the same text and are found or missed together. So the interval
+            # counts windows.
+            counts[key].add(correct, answers, windows)
     # A dictionary keeps the order in which its keys came, so the cells are in the order of rising windows.
     cells = []
     for (keys, depth, multiple, window), count in counts.items():

@@ -48,6 +48,12 @@ def test_far_copies_equal_the_definition(letters, cue, near, longest):
         assert copies.tolist() == far_copies_by_hand(text, cue, near, longest)
 
 
+@pytest.mark.parametrize("length", [5, 7, 8, 9, 300])
+def test_a_window_shorter_than_a_cue_has_no_far_copies(length):
+    tokens = np.zeros(length, dtype=np.uint32)  # every cue comes again
+    assert far_copies(tokens, cue=8, near=4, longest=4).size == 0
+
+
 def test_text_of_phrases_has_far_copies():
     """Or the test above would compare nothing."""
     text = phrases_again(random.Random(0), 2)[:300]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fake_runs import compared, needle_records, write_run
 from measuring import protocol_of
 from token_stores import request_for, store_of
 
@@ -15,6 +16,7 @@ from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols import needle
 from posenc.evaluation.protocols.needle import LEAST_WORDS, windows_of, words_of
+from posenc.results.statistics.proportions import wilson
 
 T = 256
 ASKED = {"depths": [0.0, 0.5, 1.0], "keys": [1, 3], "values": 1, "queries": 1, "windows": 12}
@@ -198,3 +200,29 @@ def test_the_same_windows_are_passed_through_the_model_once():
     n_passes_at_first = n_passes
     assert asked(context, T) == first_counts
     assert n_passes == n_passes_at_first > 0
+
+
+def test_the_record_says_how_many_windows_were_asked():
+    counts = found(copying, 2 * T, keys=[3], queries=2)
+    assert counts["windows"] == [12, 12, 12]
+    assert counts["answers"] == [24, 24, 24]
+
+
+def needle_row(folder, **changes):
+    """Return the cells of a row that found 8 of 16 values; `changes` are those of its record."""
+    (measured,) = needle_records({1: (8, 8, 8)})
+    measured["needle"] |= changes
+    write_run(folder, "rope", records=[measured])
+    (row,) = compared(folder, protocol="needle").rows
+    return row.needle
+
+
+def test_the_interval_counts_windows_and_not_the_answers_of_one(tmp_path):
+    cells = needle_row(tmp_path, windows=[4, 4, 4])
+    assert cells[0].ci95 == pytest.approx(wilson(0.5, 4))
+    assert cells[0].answers == 16
+
+
+def test_a_record_without_windows_counts_an_answer_a_window(tmp_path):
+    cells = needle_row(tmp_path)
+    assert cells[0].ci95 == pytest.approx(wilson(0.5, 16))
