@@ -29,6 +29,7 @@ from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.report.texts import length_text
+from posenc.running.checkpoint_checks import check_checkpoint, check_quantisation
 from posenc.running.checks import check_name
 from posenc.running.fit_evaluation import (
     FitLimits,
@@ -122,6 +123,8 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     subject = HfSubject(**parameters)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
     checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
+    if not checkpoint.is_plain:
+        check_checkpoint(checkpoint)
     length = settings.context_length
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
@@ -237,6 +240,7 @@ def _weights(subject: HfSubject, checkpoint: HfCheckpoint) -> WeightOptions:
     if checkpoint.is_quantised and subject.dtype not in ("auto", "fp32"):
         problem = "its weights are quantised, and are loaded as transformers loads them"
         raise UserError("subject.dtype", subject.dtype, problem, allowed="auto")
+    check_quantisation(checkpoint)
     dtype = stored_dtype(checkpoint) if subject.dtype == "auto" else subject.dtype
     return WeightOptions(dtype, device_map)
 
