@@ -161,3 +161,16 @@ def test_weights_that_cannot_be_unpacked_here_are_no_other_kind_of_model(llama, 
     checkpoint = read_hf_checkpoint(str(llama), "main", trust_remote_code=False)
     with pytest.raises(UserError, match="its weights cannot be loaded: GPU is required"):
         load_hf_model(checkpoint, torch.float32, None)
+
+
+# --- extensions
+def test_missing_divisors_are_asked_for_without_another_reason(refusal, llama):
+    text = refusal(llama, "extend=longrope")
+    assert "extend.factors=[" in text
+    assert "it is for encodings" not in text
+
+
+def test_an_extension_that_leaves_the_frequencies_as_they_are_is_refused(refusal, llama):
+    text = refusal(llama, "extend=pi", "extend.factor=1")
+    assert "it turns by the frequencies of training" in text
+    assert "extend.factor" in text
