@@ -38,20 +38,30 @@ def llama(tmp_path):
 
 
 @pytest.fixture
-def refusal(corpus, working_folder, monkeypatch):
+def plan(corpus, working_folder):
+    """Return a function that plans an evaluation of a checkpoint."""
+
+    def planned(path, *overrides, only_estimate=False):
+        fixed = ["subject=hf", f"subject.path={path}", "data=files", f"data.paths={corpus}", "device=cpu"]
+        (composed,) = compose_jobs("eval", parse([*fixed, *overrides])).jobs
+        return plan_job(composed.settings, only_estimate=only_estimate)
+
+    return planned
+
+
+@pytest.fixture
+def refusal(plan, monkeypatch):
     """Return a function that plans an evaluation and returns its refusal; reading weights is an error."""
 
     def too_early(*_, **__):
         raise AssertionError("weights are read")
 
     def refused(path, *overrides, only_estimate=False):
-        fixed = ["subject=hf", f"subject.path={path}", "data=files", f"data.paths={corpus}", "device=cpu"]
-        (composed,) = compose_jobs("eval", parse([*fixed, *overrides])).jobs
         with monkeypatch.context() as patch:
             patch.setattr(subject_hf, "load_hf_model", too_early)
             patch.setattr(subject_hf, "id_of_weights", too_early)
             with pytest.raises(UserError) as caught:
-                plan_job(composed.settings, only_estimate=only_estimate)
+                plan(path, *overrides, only_estimate=only_estimate)
         return caught.value.text()
 
     return refused
@@ -161,6 +171,38 @@ def test_weights_that_cannot_be_unpacked_here_are_no_other_kind_of_model(llama, 
     checkpoint = read_hf_checkpoint(str(llama), "main", trust_remote_code=False)
     with pytest.raises(UserError, match="its weights cannot be loaded: GPU is required"):
         load_hf_model(checkpoint, torch.float32, None)
+
+
+# --- settings that do not fit the model
+@DRY_RUN
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(refusal, tmp_path, only_estimate):
+    sizes = {"vocab_size": 100, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
+    path = hf_models.save(hf_models.random_model("llama", **hf_models.LLAMA, **sizes), tmp_path / "small")
+    text = refusal(path, only_estimate=only_estimate)
+    assert "subject.tokenizer=null: the tokenizer has 257 tokens, and the model knows 100" in text
+    assert "Give the tokenizer that the model was trained with" in text
+    assert "has 256 tokens, and the model knows 100" in refusal(path, "subject.tokenizer=bytes")
+
+
+def test_a_token_that_was_added_beyond_the_models_last_is_no_obstacle(plan, tmp_path):
+    sizes = {"vocab_size": 256, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
+    model = hf_models.random_model("llama", **hf_models.LLAMA, **sizes)
+    assert plan(hf_models.save(model, tmp_path / "small")).given_model.vocab_size == 256
+
+
+@pytest.mark.parametrize("dtype", ["float16", "half"])
+def test_fp16_is_meant_by_its_other_names(refusal, llama, dtype):
+    assert "did you mean: fp16" in refusal(llama, f"subject.dtype={dtype}")
+
+
+def test_half_of_an_odd_length_is_rounded(plan, llama):
+    assert plan(llama, "context_length=33").evaluation.lengths.windows[:3] == (16, 33, 66)
+
+
+def test_an_odd_length_beyond_every_document_is_named_as_it_was_given(refusal, llama):
+    text = refusal(llama, "context_length=99999")
+    assert "99999" in text
+    assert "eval.lengths=0.5x" not in text
 
 
 # --- extensions
