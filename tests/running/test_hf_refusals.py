@@ -216,3 +216,34 @@ def test_an_extension_that_leaves_the_frequencies_as_they_are_is_refused(refusal
     text = refusal(llama, "extend=pi", "extend.factor=1")
     assert "it turns by the frequencies of training" in text
     assert "extend.factor" in text
+
+
+# --- evaluations without a number
+@pytest.fixture
+def measured(posenc, corpus):
+    """Return a function that measures a checkpoint and returns what the command printed."""
+
+    def printed(path, *overrides):
+        fixed = ["subject=hf", f"subject.path={path}", "data=files", f"data.paths={corpus}", "device=cpu"]
+        result = posenc("eval", *fixed, *overrides)
+        assert result.code == 0, result.err
+        return result.out
+
+    return printed
+
+
+@pytest.mark.parametrize(
+    ("protocol", "reason"),
+    [("ruler", "n/a: no prompt of niah_single_1"), ("needle", "n/a: no sentence of eval.needle fits")],
+)
+def test_where_no_prompt_fits_the_reason_is_printed(protocol, reason, measured, llama):
+    text = measured(llama, f"eval.protocols=[{protocol}]", "eval.lengths=[0.5x,1x]")
+    assert "No run has a number yet." in text
+    assert f"\n1x: {reason}" in text
+
+
+def test_a_table_of_positions_that_ends_before_every_length_is_the_reason_printed(measured, tmp_path):
+    model = hf_models.random_model("gpt2", **(hf_models.CONFIGS["gpt2"] | {"n_positions": T}))
+    path = hf_models.save(model, tmp_path / "gpt2")
+    text = measured(path, f"context_length={2 * T}", "eval.lengths=[1x]", "eval.max_targets=50")
+    assert f"1x: n/a: no encoding of positions from {T} on" in text
