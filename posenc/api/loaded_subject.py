@@ -46,7 +46,7 @@ class LoadedSubject:
     @cached_property
     def model(self) -> TransformersModel:
         """Return the model with its weights, in evaluation mode."""
-        return self._hf.model.loaded().to(self._device).eval()
+        return self._hf.model.loaded(self._device)
 
     def generate(
         self,

@@ -139,6 +139,8 @@ SETTINGS_OF_EVAL = (
 )
 
 VALUES = {
+    # Where there is no fp16, the same names stand for bf16.
+    "fp16": ("float16", "half", "16", "16-mixed"),
     "bf16": ("fp16", "float16", "half", "bfloat16", "16", "16-mixed", "bf16-mixed", "bf16-true", "mixed"),
     "fp32": ("float32", "float", "full", "single", "32", "32-true", "tf32"),
     "ppl": ("perplexity",),

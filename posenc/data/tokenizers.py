@@ -69,6 +69,13 @@ class Tokenizer:
             ids = self._library.get_vocab(with_added_tokens=True).values()
             self.vocab_size = max(ids, default=-1) + 1  # more than len(ids) if a pruned vocabulary has gaps
 
+    @property
+    def text_vocab_size(self) -> int:
+        """Return how many tokens texts are made of: not those that were added (BOS, padding)."""
+        if self.definition is None:
+            return self.vocab_size
+        return 1 + max(self._library.get_vocab(with_added_tokens=False).values(), default=-1)
+
     def identity(self) -> dict[str, Any]:
         """Return plain JSON that identifies the tokenizer in the hashes of cache entries and runs."""
         if self.definition is None:

@@ -22,6 +22,7 @@ from posenc.report.sentences.notes import (
     left_out_notes,
     more_note,
     plus_minus_note,
+    reason_notes,
     recovered_note,
     sample_line,
     unit_note,
@@ -78,6 +79,7 @@ def short_report(comparison: Comparison, with_short_lengths: bool = False) -> Re
     if not _has_room_for_policies(comparison, TableKind.SCREEN):
         notes += beyond_notes(comparison)
     notes += why_notes(comparison)
+    notes += reason_notes(comparison)
     notes += left_out_notes(comparison.header)
     lengths = _lengths_of_table(comparison, with_short_lengths)
     notes += [marks_note(comparison, lengths), more_note(comparison)]
@@ -166,6 +168,7 @@ def _run_report(comparison: Comparison) -> Report:
         sample_line(comparison),
         recovered_note(comparison.rows),
         *why_notes(comparison),
+        *reason_notes(comparison),
         also_measured_note(header),
         *left_out_notes(header),
     ]

@@ -112,7 +112,7 @@ def _measure_given_model(job: Job, invocation: Invocation, stop: StopFlag) -> li
     directory = job.directory
     assert job.given_model is not None
     # First of all, so that wrong weights are an error before a text is tokenised and anything is written.
-    given_model = job.given_model.loaded()
+    given_model = job.given_model.loaded(job.device)
     corpus = tokenise(job)
     with locked(directory, job.lock, waits=invocation.waits):
         run_directory.refuse_links(directory)
@@ -122,9 +122,8 @@ def _measure_given_model(job: Job, invocation: Invocation, stop: StopFlag) -> li
         with nullcontext() if was_finished else run_directory.recorded_status(directory, stop):
             if not was_finished:
                 run_directory.write_config(directory, job.settings)
-            model = given_model.to(job.device).eval()
             facts = facts_of_given_model(job, given_model)
-            records = measure(job, model, corpus, facts, stop, replaces_same_step=True)
+            records = measure(job, given_model, corpus, facts, stop, replaces_same_step=True)
         run_directory.write_config(directory, job.settings)
         run_directory.write_status(directory, FINISHED, step=0)
     return records

@@ -159,7 +159,8 @@ def load_hf_model(checkpoint: HfCheckpoint, dtype: torch.dtype, device_map: str 
             **_download_options(transformers, checkpoint.path),
         )
     except Exception as error:
-        raise _reading_error(checkpoint.path, checkpoint.access, error) from error
+        problem = "its weights cannot be loaded"
+        raise _reading_error(checkpoint.path, checkpoint.access, error, problem) from error
     _check_weights(checkpoint.path, report)
     loaded: nn.Module = model.eval()
     return loaded
@@ -181,12 +182,18 @@ def _model_class(transformers: Any, checkpoint: HfCheckpoint) -> Any:
     first in a process, even if the code was edited since.
     """
     access = checkpoint.access
-    reference = getattr(checkpoint.config, "auto_map", {}).get("AutoModelForCausalLM")
-    if reference is None or not access.trust_remote_code:
+    reference = own_class(checkpoint)
+    if reference is None:
         # Code that comes with a checkpoint runs only if the user has said so.
         return transformers.AutoModelForCausalLM
     load_class = transformers.dynamic_module_utils.get_class_from_dynamic_module
     return load_class(reference, checkpoint.source, **access.arguments())
+
+
+def own_class(checkpoint: HfCheckpoint) -> str | None:
+    """Return the name of the class that came with the model; None if transformers' own class is used."""
+    name: str | None = getattr(checkpoint.config, "auto_map", {}).get("AutoModelForCausalLM")
+    return name if checkpoint.access.trust_remote_code else None
 
 
 def _from_config(model_class: Any, checkpoint: HfCheckpoint) -> Any:
@@ -346,7 +353,12 @@ def _listed(names: Iterable[str]) -> str:
     return first_few(sorted(names), WEIGHTS_NAMED)
 
 
-def _reading_error(path: str, access: Access, error: Exception) -> Exception:
+def _reading_error(
+    path: str,
+    access: Access,
+    error: Exception,
+    problem: str = "is no causal language model of transformers",
+) -> Exception:
     """Return the error to raise where transformers could not read a checkpoint."""
     # transformers words its errors for programmers who read a traceback. Here one line of it is shown.
     message = _message_of(error)
@@ -356,7 +368,7 @@ def _reading_error(path: str, access: Access, error: Exception) -> Exception:
     if isinstance(error, SafetensorError):
         return UserError("subject.path", path, f"its weights cannot be read: {message}")
     if is_folder(expanded(path)):
-        return UserError("subject.path", path, f"is no causal language model of transformers: {message}")
+        return UserError("subject.path", path, f"{problem}: {message}")
     ways_out = "subject.path=FOLDER, saved by save_pretrained"
     is_online = not access.local_files_only
     return not_loaded(f"the model {path}", error if is_online else None, ways_out)

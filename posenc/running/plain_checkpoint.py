@@ -78,10 +78,16 @@ def _plain_config(file: Path) -> PlainConfig | None:
         return None
     if values["hidden_size"] % values["num_attention_heads"]:  # transformers refuses that in most classes
         return None
-    if any(values.get(key) for key in SPECIAL):
+    if any(values.get(key) for key in SPECIAL) or not _is_causal(values.get("architectures")):
         return None
     rotation = _unscaled_rotation(values)
     return None if rotation is None else PlainConfig(values, rotation)
+
+
+def _is_causal(architectures: object) -> bool:
+    """Tell whether a configuration names no other class than one of a causal language model."""
+    names = architectures or []
+    return isinstance(names, list) and all(str(name).endswith("ForCausalLM") for name in names)
 
 
 def _is_size(value: object) -> bool:

@@ -118,5 +118,8 @@ def _check_extension(stored: StoredRun, evaluation: Evaluation) -> None:
     if evaluation.is_extended and trained_with != NONE:
         raise UserError("extend", evaluation.extension_name, f"it was trained with {trained_with}")
     # The outline has no weights. Its sizes and its encoding are all that an extension asks.
-    build_extension(evaluation.extend, stored.outline, tune=evaluation.tries > 0)
+    is_tuned = evaluation.tries > 0
+    extension = build_extension(evaluation.extend, stored.outline, tune=is_tuned)
+    if extension is not None and not is_tuned:
+        extension.check_change(evaluation.lengths.longest)
     evaluation.check_tuning()

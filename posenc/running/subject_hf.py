@@ -17,8 +17,9 @@ from typing import Any, Literal
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir, load_yaml
-from posenc.data import stored_tokenizer
+from posenc.data import build_tokenizer, stored_tokenizer
 from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.lengths import nearest_length
 from posenc.evaluation.models.configurations import (
     has_bias_instead,
     scaled_types,
@@ -29,6 +30,7 @@ from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.report.texts import length_text
+from posenc.running.checkpoint_checks import check_checkpoint, check_quantisation
 from posenc.running.checks import check_name
 from posenc.running.fit_evaluation import (
     FitLimits,
@@ -124,6 +126,8 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     subject = HfSubject(**parameters)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
     checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
+    if not checkpoint.is_plain:
+        check_checkpoint(checkpoint)
     length = settings.context_length
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
@@ -134,6 +138,8 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     weights = _weights(subject, checkpoint)
     evaluation = _evaluation(settings, length, checkpoint, weights)
     bos = bos_of(subject, checkpoint.tokenizer)
+    tokenizer = _tokenizer(subject, checkpoint)
+    _check_vocabulary(subject, tokenizer, checkpoint)
     return HfModel(
         subject=subject,
         checkpoint=checkpoint,
@@ -142,7 +148,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
         evaluation=evaluation,
         bos=bos,
         model=_unloaded_model(checkpoint, length, bos, evaluation, weights, subject.chunk_tokens),
-        tokenizer=_tokenizer(subject, checkpoint),
+        tokenizer=tokenizer,
     )
 
 
@@ -246,6 +252,7 @@ def _weights(subject: HfSubject, checkpoint: HfCheckpoint) -> WeightOptions:
     if checkpoint.is_quantised and subject.dtype not in ("auto", "fp32"):
         problem = "its weights are quantised, and are loaded as transformers loads them"
         raise UserError("subject.dtype", subject.dtype, problem, allowed="auto")
+    check_quantisation(checkpoint)
     dtype = stored_dtype(checkpoint) if subject.dtype == "auto" else subject.dtype
     return WeightOptions(dtype, device_map)
 
@@ -257,11 +264,20 @@ def _evaluation(
     default = EvalSettings.model_validate(load_yaml(conf_dir() / "eval" / "default.yaml"))
     # The other default protocols are left out. Each would take as long again, here minutes and not seconds.
     default = default.with_changes(protocols=[FixedTarget.name])
-    evaluation = resolve_evaluation(with_stored_values(settings.eval, default), length, settings.extend)
+    values = with_stored_values(settings.eval, default)
+    if settings.eval.lengths is None:
+        values = values.with_changes(lengths=_whole_lengths(values, length))
+    evaluation = resolve_evaluation(values, length, settings.extend)
     evaluation.check_given_model()
     evaluation.check_transformers_model()
     _check_precision(evaluation.settings.precision, weights.dtype, checkpoint.text_config)
     return evaluation
+
+
+def _whole_lengths(settings: EvalSettings, context_length: int) -> list[int]:
+    """Return the default lengths in tokens, rounded: half of an odd T is no whole number."""
+    base_length = context_length if settings.base_length is None else settings.base_length
+    return [max(1, nearest_length("eval.lengths", length, base_length)) for length in settings.lengths]
 
 
 def _check_precision(precision: str, dtype: str, config: Any) -> None:
@@ -422,3 +438,18 @@ def _tokenizer(subject: HfSubject, checkpoint: HfCheckpoint) -> TokenizerSetting
         hint = "subject.tokenizer=bytes, or a tokenizer.json"
         raise UserError("subject.path", subject.path, problem, hint=hint)
     return kept_tokenizer(tokenizer)
+
+
+def _check_vocabulary(subject: HfSubject, settings: TokenizerSettings, checkpoint: HfCheckpoint) -> None:
+    """Raise UserError for a tokenizer whose texts have tokens that the model lacks.
+
+    Tokens that were added to it do not count: many checkpoints have one for padding that is beyond the
+    model's last, and texts do not contain it.
+    """
+    tokenizer = build_tokenizer(settings, None)
+    model_size = checkpoint.text_config.vocab_size
+    if tokenizer.text_vocab_size > model_size:
+        name = subject.tokenizer or "null"
+        problem = f"the tokenizer has {tokenizer.vocab_size:,} tokens, and the model knows {model_size:,}"
+        hint = "Give the tokenizer that the model was trained with: subject.tokenizer=PATH/tokenizer.json"
+        raise UserError("subject.tokenizer", name, problem, hint=hint)

@@ -12,11 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posenc.core.errors import UserError
 from posenc.core.machine import fastest_seconds
 from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
+from posenc.evaluation.models.causality import effect_of_later_tokens
 from posenc.evaluation.models.configurations import shape_of, size_in_layers, tokens_kept
 from posenc.evaluation.models.transformers import TransformersModel
+from posenc.running.checkpoint_checks import CAUSAL_MODELS
 from posenc.running.hf_checkpoint import HfCheckpoint, StoredTensor
 
 FLOAT_BYTES = 4
@@ -135,12 +138,19 @@ class UnloadedModel(CallableModel):
         self.effective_encoding = encoding
         self.sizes = sizes
         self.chunk_tokens = chunk_tokens
+        self._path = checkpoint.path
         self._config = config
         self._load = load
 
-    def loaded(self) -> TransformersModel:
-        """Read the weights. Raises UserError."""
-        return self._load()
+    def loaded(self, device: torch.device) -> TransformersModel:
+        """Read the weights. Raises UserError, also for a model that sees later tokens."""
+        model = self._load().to(device).eval()
+        effect = effect_of_later_tokens(model)
+        if effect is not None and not effect.is_rounding:
+            change = f"logits move by {effect.change:.2g} of their spread when only later tokens differ"
+            problem = f"sees later tokens: {change}, and rounding explains {effect.rounding:.2g} at most"
+            raise UserError("subject.path", self._path, problem, allowed=CAUSAL_MODELS)
+        return model
 
     def memory(self, batch_tokens: int, window: int, n_targets: int) -> float:
         """Return the bytes of weights and of a pass that has so many targets in each window."""

@@ -74,6 +74,14 @@ def by_parts(theta, s, truncate=True):
     return theta / s * share + theta * (1 - share)
 
 
+def clip(theta, s):
+    """Return the frequencies with the three lowest faded that turn."""
+    changed = theta.copy()
+    last = np.count_nonzero(theta)
+    changed[last - 3 : last] *= [1, 0.5, 0]
+    return changed
+
+
 def llama3(theta, s):
     """Return Llama 3's frequencies, by the turns within T."""
     turns = LONG * theta / (2 * np.pi)
@@ -88,7 +96,7 @@ FREQUENCIES = {
     "dynamic_ntk": ({"factor": 2.0}, lambda theta, s: theta * (2 * s - 1) ** (-np.arange(4) / 3), 1),
     "yarn": ({}, by_parts, 0.1 * math.log(2) + 1),
     "llama3": ({}, llama3, 1),
-    "clip": ({"pairs": 3}, lambda theta, s: theta * [1, 1, 0.5, 0], 1),
+    "clip": ({"pairs": 3}, clip, 1),
     "drop": ({}, lambda theta, s: 0 * theta, 1),
 }
 

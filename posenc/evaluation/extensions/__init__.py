@@ -79,7 +79,7 @@ def build_extension(
             raise  # a value of the user's is out of range; below, even the defaults are
         raise NotForThisEncodingError(cls, model.encoding.name, f"{error.key}: {error.problem}") from error
     if extension.missing is not None and not tune:
-        raise extension.refusal(extension.missing)
+        raise extension.refusal(extension.missing, hint=extension.hint_to_missing)
     # Checked like the settings, so that `search` compares 1.0 with 1.0 and not with the 1 of the YAML.
     extension.defaults = without_name(resolve_extend({"name": cls.name, **defaults}))
     extension.settings = resolved

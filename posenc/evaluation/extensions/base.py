@@ -64,6 +64,7 @@ class Extension:
         self.reach = self.shape.distances
         self.lengths: dict[str, int] = {}  # knobs in tokens, resolved
         self.missing: str | None = None  # for the error: which knob has no value yet; None if all have one
+        self.hint_to_missing: str | None = None  # how it is given
         self.defaults: dict[str, Any] = {}  # knobs of its YAML, set when it is built
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
 
@@ -89,9 +90,18 @@ class Extension:
         for values in itertools.product(*choices_of_knobs):
             yield dict(zip(free_knobs, values, strict=True))
 
-    def refusal(self, reason: str) -> NotForThisEncodingError:
-        """Return the error that says why the extension does not apply to the model."""
-        return NotForThisEncodingError(type(self), self.model.encoding.name, reason)
+    def check_change(self, window: int) -> None:
+        """Raise the refusal of an extension that leaves the model as trained at a window of W > T tokens.
+
+        By default nothing is refused, since most extensions change something at every such window.
+        """
+
+    def refusal(self, reason: str, *, hint: str | None = None) -> NotForThisEncodingError:
+        """Return the error that says why the extension does not apply to the model.
+
+        Without a hint it says to which encodings the extension applies.
+        """
+        return NotForThisEncodingError(type(self), self.model.encoding.name, reason, hint=hint)
 
     def span(self, window: int) -> int:
         """Return how many positions a window of W tokens may span."""

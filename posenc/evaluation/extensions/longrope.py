@@ -40,8 +40,8 @@ class LongRoPE(Rescaled):
         self.check_softmax()
         pairs = len(self.turning.frequencies(CPU))
         if self.factors is None:
-            ways = f"extend.factors, a list of {pairs}, one a pair, or extend.tune=true"
-            self.missing = f"its divisors must be given: {ways}"
+            self.missing = f"its divisors must be given, one for each of {pairs} pairs"
+            self.hint_to_missing = "extend.factors=[1.0,1.2,...], fastest first, or extend.tune=true"
         elif len(self.factors) != pairs:
             problem = f"{len(self.factors)} numbers for {pairs} rotated pairs"
             raise UserError("extend.factors", self.factors, problem, allowed=f"a list of {pairs} numbers")

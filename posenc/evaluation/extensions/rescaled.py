@@ -18,7 +18,7 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
-from posenc.evaluation.extensions.base import Extension, Times
+from posenc.evaluation.extensions.base import Extension, Times, leaves
 
 Factor = float | Literal["auto"]
 CPU = torch.device("cpu")
@@ -43,6 +43,25 @@ class OtherFrequencies(Extension):
         if not part.keeps_lengths:
             raise self.refusal(f"{part.name} does more by position than to turn pairs")
         self.turning = part
+
+    def check_change(self, window: int) -> None:
+        if window > self.reach and self._turns_as_trained(window):
+            knobs = ", ".join(f"extend.{knob}" for knob in self.settings if knob != "name")
+            reason = f"at {window} tokens it turns by the frequencies of training"
+            raise self.refusal(reason, hint=f"it changes some by other knobs: {knobs}" if knobs else None)
+
+    def _turns_as_trained(self, window: int) -> bool:
+        """Tell whether rotation and temperature at a window of W tokens are those of training."""
+        acting_parts = leaves(self.effective_encoding(window))
+        other_parts = [part for part in acting_parts if part not in self.parts]
+        if not other_parts:
+            return True
+        acting = other_parts[0]
+        if len(other_parts) > 1 or not isinstance(acting, Rotary):
+            return False
+        if acting.gain != self.turning.gain:
+            return False
+        return torch.equal(acting.acting_frequencies(CPU), self.turning.acting_frequencies(CPU))
 
     def changed(self, theta: Tensor) -> Tensor:
         """Return the frequencies beyond T, by the trained ones: (D'/2,) float64 each."""

@@ -95,9 +95,12 @@ class CallableModel(nn.Module):
         dtypes = (weight.dtype for weight in self.parameters() if weight.is_floating_point())
         return next(dtypes, torch.float32)
 
-    def loaded(self) -> CallableModel:
-        """Return the model with its weights, which a subclass may not have read yet."""
-        return self
+    def loaded(self, device: torch.device) -> CallableModel:
+        """Return the model with its weights on a device, in evaluation mode.
+
+        A subclass may not have read them yet, and raises UserError for weights that it cannot measure.
+        """
+        return self.to(device).eval()
 
     def for_trial(self, share: float) -> CallableModel:
         """Return the model for a pass over this share of a window, from which the memory of all is estimated.

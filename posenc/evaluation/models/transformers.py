@@ -174,6 +174,8 @@ class TransformersModel(CallableModel):
         obstacle = obstacle or self._obstacle_in_rotation(extension, parts)
         if obstacle is not None:
             raise NotForThisEncodingError(type(extension), architecture, obstacle.reason, hint=obstacle.hint)
+        if not tune:  # knobs are still to be chosen
+            extension.check_change(window)
 
     def _obstacle_in_attention(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
         """Return why the parts of an extension cannot act in the attention; None if nothing prevents it."""

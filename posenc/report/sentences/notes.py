@@ -15,6 +15,8 @@ from posenc.results.comparison import Comparison, Header, Row
 from posenc.results.measurements import OTHER_KNOBS, OTHER_TARGETS
 from posenc.results.records import HEADLINE
 
+REASONS_SHOWN = 6  # a screen has room for so many
+
 
 def sample_line(comparison: Comparison) -> str:
     """Return documents and seeds, and what the CI of one seed does not cover; empty without documents."""
@@ -129,6 +131,24 @@ def left_out_notes(header: Header) -> list[str]:
 
 def _left_out_text(reason: str, count: int) -> str:
     return f"not shown: {plural(count, 'record')} {reason}"
+
+
+def reason_notes(comparison: Comparison) -> list[str]:
+    """Return why no cell has a number, for a table without any; empty if one has a number.
+
+    In a table with numbers a cell says the first words of its reason, and --full has the others.
+    """
+    if any(cell.mean is not None for cell in all_cells(comparison)):
+        return []
+    row_notes = []
+    for row in comparison.rows:
+        label = "" if len(comparison.rows) == 1 else f"{row_label(row)}: "
+        row_notes += [f"{label}{note}" for note in row.notes]
+    n_hidden = len(row_notes) - REASONS_SHOWN
+    shown = row_notes[:REASONS_SHOWN]
+    if n_hidden > 0:
+        shown.append(f"and {plural(n_hidden, 'other reason')}: posenc compare --full")
+    return shown
 
 
 def full_notes(comparison: Comparison) -> list[str]:

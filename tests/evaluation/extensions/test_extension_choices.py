@@ -67,6 +67,56 @@ def test_a_new_base_is_for_the_pairs_that_turn(params, exponent, pairs):
     assert torch.allclose(theta_of(extension.effective_encoding(LONG)), expected)
 
 
+def test_the_lowest_pairs_are_those_that_turn():
+    """Pairs that do not turn are lower, and clipping them would change nothing."""
+    model = model_of("rope", drop_low=0.5)
+    extension = extension_of(model, "clip")
+    theta = theta_of(extension.effective_encoding(LONG))
+    assert torch.allclose(theta, torch.tensor([1.0, 0, 0, 0], dtype=torch.float64))
+    assert extension.resolved(LONG) == {"pairs": 2}
+
+
+def test_records_of_clipped_pairs_that_did_not_turn_are_of_an_earlier_revision():
+    assert extension_of(model_of("rope", drop_low=0.5), "clip").revision == 2
+    assert extension_of(model_of("rope"), "clip").revision == 1
+
+
+def test_a_single_pair_that_turns_is_none_to_clip():
+    assert "fewer than two pairs turn" in refused(model_of("rope", drop_low=0.75), "clip")
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        ("ntk_by_parts", {"beta_slow": 0.001, "beta_fast": 0.002, "ramp": "turns"}),  # all pairs are fast
+        ("pi", {"factor": 1.0}),
+        ("llama3", {"low_freq_factor": 0.001, "high_freq_factor": 0.002}),
+    ],
+    ids=str,
+)
+def test_frequencies_that_stay_as_trained_are_refused(name, knobs):
+    extension = extension_of(model_of("rope"), name, **knobs)
+    with pytest.raises(NotForThisEncodingError, match="at 32 tokens it turns by the frequencies of training"):
+        extension.check_change(LONG)
+
+
+@pytest.mark.parametrize("name", FREQUENCIES)
+def test_frequencies_that_change_are_not_refused(name):
+    knobs = {"factors": [1.0, 1.5, 3.0, 4.5]} if name == "longrope" else {}
+    extension_of(model_of("rope"), name, **knobs).check_change(LONG)
+
+
+def test_a_temperature_is_a_change():
+    all_fast = {"beta_slow": 0.001, "beta_fast": 0.002, "ramp": "turns"}
+    extension_of(model_of("rope"), "yarn", **all_fast).check_change(LONG)
+    paper = {"mscale": 1.0, "mscale_all_dim": 1.0}
+    extension_of(model_of("rope"), "yarn", **all_fast, **paper).check_change(LONG)
+
+
+def test_an_extension_may_change_nothing_up_to_t():
+    extension_of(model_of("rope"), "pi").check_change(T)
+
+
 def test_a_single_pair_has_no_new_base():
     assert "single pair" in refused(model_of("rope", fraction=0.25), "ntk")
 
@@ -75,7 +125,7 @@ def test_a_single_pair_has_no_new_base():
     ("encoding", "names", "reason"),
     [
         ("alibi", FREQUENCIES, "no frequencies"),
-        ("rope", ["longrope"], "extend.factors, a list of 4"),
+        ("rope", ["longrope"], "one for each of 4 pairs"),
         ("sinusoidal", DISTANCES, "does not act by distance alone"),
         ("fox", ["sinks"], "counts along all of the text"),
         ("nope", ["drop"], "nothing to remove"),
