@@ -14,13 +14,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from simulations import documents, losses, recall, reference_study
+from simulations import changes, documents, losses, memory, recall, reference_study, rules, verdicts, worth
 
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "study": reference_study.check_study,
     "documents": documents.check_documents,
     "losses": losses.check_losses,
     "recall": recall.check_recall,
+    "recall-marks": recall.check_recall_marks,
+    "recall-hard": recall.check_hard_recall,
+    "verdicts": verdicts.check_verdicts,
+    "changes": changes.check_changes,
+    "worth": worth.check_worth,
+    "memory": memory.check_memory,
+    "rules": rules.check_rules,
 }
 
 
