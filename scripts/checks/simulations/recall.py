@@ -227,11 +227,8 @@ def check_shared_windows(experiments: int) -> None:
             line.append(percent(covered))
         lines.append(line)
     heads = ["mean share", "sd of skill", "sd of ease", "1 seed, of this model", "3 seeds", "5 seeds"]
-    print_table(
-        f"Recall, {SHARED_WINDOWS} windows that all seeds share: {experiments} experiments, intervals that cover",
-        heads,
-        lines,
-    )
+    windows = f"{SHARED_WINDOWS} windows that all seeds share"
+    print_table(f"Recall, {windows}: 95% intervals cover ({experiments} experiments)", heads, lines)
 
 
 def check_recall(experiments: int) -> None:
