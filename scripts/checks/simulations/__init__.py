@@ -1,0 +1,1 @@
+"""Simulate what posenc says, and hold it against the truth."""
