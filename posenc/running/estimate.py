@@ -176,7 +176,6 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)
-    most_targets = max((cell.plan.targets_in(cell.window) for cell in planned), default=1)
     has_exact_targets = job.tokenizer.name == "bytes"
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
     return EvaluationEstimate(
@@ -184,9 +183,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         cells=_cell_estimates(planned, rates, stored),
         tries=evaluation.tries if extension is not None else 0,
         tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
-        memory=_evaluation_memory(
-            model, as_trained.precision, parameters, batch_tokens, request.lengths.windows, most_targets
-        ),
+        memory=_evaluation_memory(model, as_trained.precision, parameters, batch_tokens, planned),
     )
 
 
@@ -296,24 +293,29 @@ def _count_parameters(model: MeasuredModel) -> int:
 
 
 def _evaluation_memory(
-    model: MeasuredModel,
-    precision: str,
-    parameters: int,
-    batch_tokens: int,
-    windows: Sequence[int],
-    n_targets: int,
+    model: MeasuredModel, precision: str, parameters: int, batch_tokens: int, cells: Sequence[EvalCell]
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel):
         copies = model.sizes.bytes_of_copy if precision == "bf16" else 0.0
         # Shorter windows may need more: more of them go through the model at once.
-        return max(model.memory(batch_tokens, window, n_targets) for window in windows) + copies
+        passes = [_memory_of_pass(model, cell, batch_tokens) for cell in cells]
+        return max(passes, default=float(model.sizes.weight_bytes)) + copies
     weights = BYTES_A_WEIGHT * parameters
     if isinstance(model, CallableModel):
         return weights
-    longest = max(windows)
+    longest = max((cell.window for cell in cells), default=1)
     kept_a_token = _kept_a_token(model.shape.d_model, model.shape.n_heads, longest)
     return weights + BYTES_A_NUMBER["fp32"] * max(batch_tokens, longest) * kept_a_token
+
+
+def _memory_of_pass(model: UnloadedModel, cell: EvalCell, batch_tokens: int) -> float:
+    """Return the bytes of weights and of a pass of a cell."""
+    targets = cell.plan.targets_in(cell.window)
+    acting = cell.context.effective_encoding(cell.window)
+    parts = AttentionParts.of(leaves(acting))
+    tokens_at_once = min(batch_tokens, _windows_of(cell) * cell.window)
+    return model.memory(tokens_at_once, cell.window, targets, has_own_attention=not parts)
 
 
 def _width(model: MeasuredModel) -> int:

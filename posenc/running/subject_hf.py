@@ -1,8 +1,8 @@
 """Plan `posenc eval subject=hf`: a causal language model of transformers, from a folder or from the hub.
 
 Everything is checked and estimated before the weights are read. The configuration and the headers of the
-files are enough for that. For an extension, and where there are no such headers, an outline of the model is
-built too, which takes two seconds more.
+files are enough for a dry run of the common architectures. Otherwise an outline of the model is built too,
+which takes two seconds more: it knows which attention transformers chooses, and where positions end.
 """
 
 from __future__ import annotations
@@ -289,8 +289,7 @@ def _unloaded_model(
     # Quantised weights stay as small as they are stored.
     bytes_a_weight = None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize
     tensors = stored_tensors(checkpoint)
-    needs_outline = evaluation.is_extended or chunk_tokens is not None
-    if tensors is not None and not needs_outline:
+    if tensors is not None and checkpoint.is_plain:  # its attention is SDPA, and its positions have no end
         sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
         return UnloadedModel(checkpoint, length, None, sizes, load)
     outline = TransformersModel(outline_of(checkpoint), length, bos)
@@ -299,7 +298,8 @@ def _unloaded_model(
         _check_chunks(chunk_tokens, outline, evaluation)
     if tensors is None:  # no safetensors here: files of another kind, or a model of the hub not loaded yet
         tensors = outlined_tensors(outline.model)
-    sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
+    attention = outline.config._attn_implementation  # the one that transformers chose
+    sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight, attention)
     return UnloadedModel(checkpoint, length, outline.encoding, sizes, load, chunk_tokens)
 
 

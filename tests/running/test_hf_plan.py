@@ -12,12 +12,14 @@ from posenc.config.compose import ComposedJob, compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.data.tokenizers import EncodedText, Tokenizer
+from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.running import estimate, fit_evaluation, hf_checkpoint, machine_rates, subject_hf
 from posenc.running.fit_evaluation import Fit, FitLimits
 from posenc.running.jobs import CheckedJob, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
 from posenc.running.unloaded_model import products_with
+from posenc.training.memory import peak_bytes
 
 T = hf_models.T
 
@@ -233,6 +235,71 @@ def test_products_in_bf16_take_a_copy_of_the_weights(plan):
     plain = estimate.estimate_evaluation(plan("eval.precision=fp32", "eval.max_targets=100"), 0)
     in_bf16 = estimate.estimate_evaluation(plan("eval.precision=bf16", "eval.max_targets=100"), 0)
     assert in_bf16.memory - plain.memory == pytest.approx(2 * plain.parameters)
+
+
+# --- the attention that transformers chooses
+EIGHT_HEADS = {"num_attention_heads": 8, "num_key_value_heads": 8, "hidden_size": 64}
+LONG = 1024  # tokens of a window in which scores take more memory than all else
+WITH_SCORES = {
+    "gpt_oss": hf_models.CONFIGS["gpt_oss"] | EIGHT_HEADS,
+    "gemma2": hf_models.CONFIGS["gemma2"] | EIGHT_HEADS,
+    "bloom": {"hidden_size": 64, "n_layer": 2, "n_head": 8},
+    "falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "alibi": True},
+    "gptj": {"n_embd": 64, "n_layer": 2, "n_head": 8, "rotary_dim": 4, "n_positions": LONG},
+    "mpt": {"d_model": 64, "n_layers": 2, "n_heads": 8},
+}
+BY_DTYPE = [(name, "fp32") for name in WITH_SCORES]
+BY_DTYPE += [
+    (name, "bf16") for name in ("gpt_oss", "gemma2", "gptj")
+]  # the others have a bias, refused there
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), BY_DTYPE)
+def test_planned_memory_is_that_of_the_attention_that_transformers_chooses(
+    plan, tmp_path, architecture, dtype
+):
+    """Planned bytes are compared with those of all tensors of a pass, which are scores for the most part."""
+    model = hf_models.random_model(architecture, **WITH_SCORES[architecture]).to(hf_checkpoint.DTYPES[dtype])
+    folder = hf_models.save(model, tmp_path / "model")
+    overrides = [f"subject.path={folder}", f"subject.dtype={dtype}", f"context_length={LONG}"]
+    unloaded = plan(*overrides, "eval.max_targets=500", "eval.lengths=[1x]", only_estimate=True).given_model
+    subject = TransformersModel(model, LONG)
+
+    def make_pass(length):
+        tokens = torch.zeros((1, length), dtype=torch.int64)
+        subject.losses(tokens, tokens[:, -16:])
+
+    make_pass(16)
+    peak = unloaded.sizes.weight_bytes + peak_bytes(make_pass, LONG)
+    assert 1 / 1.5 < unloaded.memory(LONG, LONG, 16) / peak < 1.5
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_sdpa_keeps_no_scores(plan, tmp_path, architecture):
+    model = hf_models.random_model(architecture, **hf_models.CONFIGS[architecture])
+    folder = hf_models.save(model, tmp_path / "model")
+    sizes = plan(f"subject.path={folder}", f"context_length={T}").given_model.sizes
+    assert sizes.attention.name == "sdpa"
+    assert sizes.attention.numbers_a_pair(8, LONG) == 0
+
+
+def test_a_local_window_takes_a_mask(plan, tmp_path):
+    """All heads share it. Up to the window there is none."""
+    model = hf_models.random_model("mistral", **(hf_models.LLAMA | {"sliding_window": 24}))
+    folder = hf_models.save(model, tmp_path / "model")
+    attention = plan(f"subject.path={folder}", only_estimate=True).given_model.sizes.attention
+    assert attention.numbers_a_pair(8, 24) == 0
+    assert 1 <= attention.numbers_a_pair(8, LONG) < 2
+
+
+def test_an_extension_in_the_attention_keeps_no_scores_of_all_pairs(plan, tmp_path):
+    """posenc's attention, which takes the place of the model's, makes scores block by block."""
+    model = hf_models.random_model("gpt_oss", **WITH_SCORES["gpt_oss"])
+    folder = hf_models.save(model, tmp_path / "model")
+    overrides = [f"subject.path={folder}", "eval.lengths=[16x]", "eval.max_targets=100"]
+    as_trained = estimate.estimate_evaluation(plan(*overrides), 0).memory
+    extended = estimate.estimate_evaluation(plan(*overrides, "extend=window"), 0).memory
+    assert extended < as_trained / 1.5
 
 
 # --- extensions that act in the attention
