@@ -366,8 +366,7 @@ def outline_digest(checkpoint: HfCheckpoint) -> str:
         return digest_of([checkpoint.path, checkpoint.access.revision])
     texts = [folder / name for name in ("config.json", "tokenizer.json")]
     digests = [sha256_of_file(file) for file in texts if file.is_file()]
-    weights = sorted(file for pattern in WEIGHT_FILES for file in folder.glob(pattern))
-    return digest_of([digests, [[file.name, file.stat().st_size] for file in weights]])
+    return digest_of([digests, [[file.name, file.stat().st_size] for file in _weight_files(folder)]])
 
 
 def id_of_weights(checkpoint: HfCheckpoint) -> str:
@@ -378,22 +377,32 @@ def id_of_weights(checkpoint: HfCheckpoint) -> str:
         commit = getattr(checkpoint.config, "_commit_hash", None)
         return " ".join([checkpoint.path, str(commit), *code_digests])
     folder = expanded(checkpoint.path)
-    files = [file for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
     sha = hashlib.sha256(folder.joinpath("config.json").read_bytes())
-    for digest in (*map(_digest_of_weights, sorted(files)), *code_digests):
+    for digest in (*map(_digest_of_weights, _weight_files(folder)), *code_digests):
         sha.update(bytes.fromhex(digest))
     return sha.hexdigest()
+
+
+def known_id_of_weights(checkpoint: HfCheckpoint) -> str | None:
+    """Return what `id_of_weights` returns; None if weights would have to be read for it."""
+    if checkpoint.is_local:
+        files = _weight_files(expanded(checkpoint.path))
+        if any(read_sealed(_path_of_digest(file)) is None for file in files):
+            return None
+    return id_of_weights(checkpoint)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return all files with weights in a folder, in the order of their names."""
+    return sorted(file for pattern in WEIGHT_FILES for file in folder.glob(pattern))
 
 
 def _digest_of_weights(file: Path) -> str:
     """Return the sha256 of a file of weights, from the cache if the file has not changed since.
 
-    Reading 16 GB takes a quarter of a minute, and every dry run would read them.
+    Reading 16 GB takes a quarter of a minute, and every evaluation would read them twice.
     """
-    state = file.stat()
-    # Size and mtime do not tell: a copy may keep the old mtime. The inode or the ctime is another one then.
-    key = [str(file.resolve()), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
-    path = cache_dir() / "digests" / f"{digest_of(key)}.json"
+    path = _path_of_digest(file)
     stored = read_sealed(path)
     if stored is not None:
         return str(stored["sha256"])
@@ -401,6 +410,14 @@ def _digest_of_weights(file: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_sealed(path, {"sha256": digest})
     return digest
+
+
+def _path_of_digest(file: Path) -> Path:
+    """Return where the cache keeps the digest of a file of weights as it is now."""
+    state = file.stat()
+    # Size and mtime do not tell: a copy may keep the old mtime. The inode or the ctime is another one then.
+    key = [str(file.resolve()), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+    return cache_dir() / "digests" / f"{digest_of(key)}.json"
 
 
 def _code_files(checkpoint: HfCheckpoint) -> list[Path]:

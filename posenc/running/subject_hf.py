@@ -42,6 +42,7 @@ from posenc.running.hf_checkpoint import (
     DTYPES,
     HfCheckpoint,
     id_of_weights,
+    known_id_of_weights,
     load_hf_model,
     outline_digest,
     outline_of,
@@ -179,12 +180,6 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     evaluation.check_tuning()
     notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.is_extended)
     dtype = hf.weights.dtype
-    # Records in float32 keep the names that they had before the type could be chosen.
-    dtype_in_digest = "" if dtype == "fp32" else f" dtype={dtype}"
-    if hf.checkpoint.is_plain:  # a dry run of 16 GB of weights would read them all to name its directory
-        digest = OPEN_DIGEST
-    else:
-        digest = f"{id_of_weights(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}"
     job = plan_given_model(
         GivenModel(
             model=hf.model,
@@ -195,7 +190,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
             device=resolve_device(settings.device),
             runs_dir=hf.subject.runs_dir,
             experiment_name="subjects",
-            digest=digest,
+            digest=_digest(hf, only_estimate=only_estimate),
             precision=dtype,
             subject=_stored_subject(hf),
             text=dataclasses.replace(text, notes=(*text.notes, *notes)),
@@ -206,6 +201,22 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     fitted = _fitted_to_time(job, settings, model_key)
     fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted
+
+
+def _digest(hf: HfModel, *, only_estimate: bool) -> str:
+    """Return what identifies the weights and how they are used.
+
+    A dry run reads no weights: of 16 GB that takes a quarter of a minute. Without a digest that is known from
+    an earlier evaluation it leaves the end of the directory's name open.
+    """
+    if hf.checkpoint.is_plain:
+        return OPEN_DIGEST
+    weights = known_id_of_weights(hf.checkpoint) if only_estimate else id_of_weights(hf.checkpoint)
+    if weights is None:
+        return OPEN_DIGEST
+    # Records in float32 keep the names that they had before the type could be chosen.
+    dtype = "" if hf.weights.dtype == "fp32" else f" dtype={hf.weights.dtype}"
+    return f"{weights} bos={hf.bos}{dtype}"
 
 
 def _name(subject: HfSubject) -> str:

@@ -16,7 +16,7 @@ from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.running import estimate, fit_evaluation, hf_checkpoint, machine_rates, subject_hf
 from posenc.running.fit_evaluation import Fit, FitLimits
-from posenc.running.jobs import CheckedJob, plan_job
+from posenc.running.jobs import CheckedJob, check_jobs, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
 from posenc.running.unloaded_model import products_with
 from posenc.training.memory import peak_bytes
@@ -179,9 +179,42 @@ def test_a_dry_run_needs_no_transformers(plan, without_transformers):
     assert plan(only_estimate=True).given_model.sizes.parameters > 0
 
 
-def test_a_dry_run_reads_no_weights_for_their_digest(plan, monkeypatch):
+@pytest.fixture
+def unread(checkpoint, tmp_path, monkeypatch):
+    """A copy of the checkpoint, of which the cache has no digest. Reading its weights for one is an error."""
     monkeypatch.setattr(hf_checkpoint, "_digest_of_weights", None)
-    assert plan(only_estimate=True).directory.name == f"llama-T{T}-*"
+    return shutil.copytree(checkpoint, tmp_path / "unread")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "eval.max_targets=500",
+        "extend=yarn",
+        "subject.tokenizer=bytes",
+        "subject.bos=true",
+        "subject.chunk_tokens=16",
+        "subject.dtype=bf16",
+    ],
+)
+def test_a_dry_run_reads_no_weights_for_their_digest(plan, unread, override):
+    job = plan(f"subject.path={unread}", override, only_estimate=True)
+    assert job.directory.name == f"unread-T{T}-*"
+
+
+def test_a_dry_run_without_a_scaling_reads_no_weights(plan, tmp_path, monkeypatch):
+    folder = hf_models.save(hf_models.scaled("llama 3.1"), tmp_path / "scaled")
+    monkeypatch.setattr(hf_checkpoint, "_digest_of_weights", None)
+    job = plan(f"subject.path={folder}", "subject.rope_scaling=false", only_estimate=True)
+    assert job.directory.name == f"scaled-unscaled-T{T}-*"
+
+
+def test_a_dry_run_of_a_sweep_reads_no_weights(unread, corpus, working_folder, monkeypatch):
+    monkeypatch.setattr(machine_rates, "CALIBRATION_SECONDS", 0.01)
+    texts = ["data=files", f"data.paths={corpus}", "device=cpu"]
+    line = ["-m", "subject=hf", f"subject.path={unread}", *texts, "extend=none,yarn"]
+    jobs = check_jobs(compose_jobs("eval", parse(line)), only_estimate=True)
+    assert [checked.job.directory.name for checked in jobs] == [f"unread-T{T}-*"] * 2
 
 
 def test_a_dry_run_plans_what_an_evaluation_plans(plan):
@@ -207,9 +240,9 @@ def test_a_dry_run_asks_transformers_for_the_sizes_of_other_weights(plan, monkey
 
 
 @pytest.mark.parametrize("override", ["extend=yarn", "subject.tokenizer=bytes"])
-def test_a_dry_run_of_an_extension_or_of_bytes_asks_transformers(plan, override):
-    directory = plan(override, only_estimate=True).directory
-    assert directory == plan(override).directory
+def test_a_dry_run_names_the_directory_of_weights_that_were_read_before(plan, override):
+    directory = plan(override).directory
+    assert plan(override, only_estimate=True).directory == directory
 
 
 # --- lengths that documents have
