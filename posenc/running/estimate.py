@@ -21,7 +21,7 @@ from posenc.evaluation.extensions import build_extension, leaves
 from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.models.transformers_attention import AttentionParts
-from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
+from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given, positions_of_windows
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.tune import SPLIT, tuning_request
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
@@ -178,12 +178,14 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     planned = plan_cells(context, request, evaluation.protocols)
     has_exact_targets = job.tokenizer.name == "bytes"
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
+    cells = _cell_estimates(planned, rates, stored)
+    measured = [cell for cell, estimated in zip(planned, cells, strict=True) if estimated.problem is None]
     return EvaluationEstimate(
         parameters=parameters,
-        cells=_cell_estimates(planned, rates, stored),
+        cells=cells,
         tries=evaluation.tries if extension is not None else 0,
         tuning_seconds=_tuning_seconds(job, context, request, rates) if extension is not None else 0.0,
-        memory=_evaluation_memory(model, as_trained.precision, parameters, batch_tokens, planned),
+        memory=_evaluation_memory(model, as_trained.precision, parameters, batch_tokens, measured),
     )
 
 
@@ -230,7 +232,10 @@ def _cell_estimates(
             continue
         encoding = context.effective_encoding(cell.window)
         try:
+            cell.plan.check_fits(cell.window)
             inputs = inputs_given(encoding, cell.window, targets_in_window)
+            if isinstance(context.model, CallableModel):  # of posenc's own models it was checked before
+                positions_of_windows(context, encoding, cell.window, inputs)
         except NotApplicableError as error:
             estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue

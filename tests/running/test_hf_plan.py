@@ -335,6 +335,53 @@ def test_an_extension_in_the_attention_keeps_no_scores_of_all_pairs(plan, tmp_pa
     assert extended < as_trained / 1.5
 
 
+# --- what cannot be measured
+@pytest.mark.parametrize("architecture", ["gpt2", "gptj"])
+@pytest.mark.parametrize("only_estimate", [True, False], ids=["dry run", "evaluation"])
+def test_the_end_of_a_table_of_positions_is_planned(plan, tmp_path, architecture, only_estimate):
+    model = hf_models.random_model(architecture, **hf_models.CONFIGS[architecture])
+    folder = hf_models.save(model, tmp_path / "model")
+    overrides = [
+        f"subject.path={folder}",
+        f"context_length={T}",
+        "eval.lengths=[8x,16x]",
+        "eval.max_targets=100",
+    ]
+    job = plan(*overrides, "eval.lengths=[8x,16x]", only_estimate=only_estimate)
+    planned = estimate.estimate_evaluation(job, 0)
+    at_8t, at_16t = planned.cells[1:]
+    assert at_8t.problem is None
+    assert at_16t.problem == f"n/a: no encoding of positions from {8 * T + 1} on"
+    assert at_16t.passes == 0
+    assert at_16t.seconds == 0
+
+
+def test_a_window_beyond_the_end_of_positions_takes_no_memory(plan, tmp_path):
+    folder = hf_models.save(hf_models.random_model("gptj", **hf_models.CONFIGS["gptj"]), tmp_path / "model")
+    overrides = [f"subject.path={folder}", f"context_length={T}", "eval.max_targets=100"]
+    within = estimate.estimate_evaluation(plan(*overrides, "eval.lengths=[8x]"), 0)
+    beyond = estimate.estimate_evaluation(plan(*overrides, "eval.lengths=[8x,64x]"), 0)
+    assert beyond.memory == within.memory
+
+
+@pytest.mark.parametrize(
+    ("protocol", "window", "reason"),
+    [
+        ("needle", T, "no sentence of eval.needle fits into 32 tokens of a text"),
+        ("ruler", T, "no prompt of niah_single_1 leaves 128 of 32 tokens"),
+        ("ruler", 8 * T, "no prompt of niah_single_1 leaves 128 of 256 tokens"),
+        ("memory", T // 4, "no window of eval.memory.shorter is below 8"),
+        ("induction", T // 4, "two copies of 8 tokens do not fit into 8"),
+    ],
+)
+def test_a_window_in_which_nothing_can_be_asked_has_a_reason(plan, protocol, window, reason):
+    overrides = [f"eval.protocols=[{protocol}]", f"eval.lengths=[{window},32x]", "eval.target_fraction=0.125"]
+    planned = estimate.estimate_evaluation(plan(*overrides, only_estimate=True), 0)
+    problems = {cell.window: cell.problem for cell in planned.cells}
+    assert problems[window] == f"n/a: {reason}"
+    assert problems[32 * T] is None
+
+
 # --- extensions that act in the attention
 @pytest.fixture
 def seconds(plan, monkeypatch):
