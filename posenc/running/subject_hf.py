@@ -40,7 +40,9 @@ from posenc.running.fit_evaluation import (
 from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.hf_checkpoint import (
     DTYPES,
+    EAGER,
     HfCheckpoint,
+    attention_names,
     id_of_weights,
     known_id_of_weights,
     load_hf_model,
@@ -56,7 +58,7 @@ from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.plain_checkpoint import read_plainly
 from posenc.running.plan_evaluation import with_stored_values
 from posenc.running.rotation_notes import notes_on_rotation
-from posenc.running.unloaded_model import UnloadedModel, model_sizes
+from posenc.running.unloaded_model import SDPA, UnloadedModel, model_sizes
 from posenc.settings.base import flattened
 from posenc.settings.numbers import CountingNumber
 from posenc.settings.signature import check_choice
@@ -72,6 +74,7 @@ from posenc.training.device import resolve_device
 
 # Architectures with a bias of slope times position, which two bytes would round. Falcon has one with `alibi`.
 BIASED = ("bloom", "mpt")
+PLAIN_ATTENTIONS = (SDPA, EAGER)  # that all architectures of plain checkpoints have
 FIRST_ALIKE = {"bf16": "256 and 257", "fp16": "2048 and 2049"}  # positions that are equal in this type
 
 
@@ -85,6 +88,7 @@ class HfSubject:
     bos: Literal["auto"] | bool
     trust_remote_code: bool
     dtype: Literal["fp32", "bf16", "fp16", "auto"]
+    attention: str | None
     device_map: str | None
     chunk_tokens: CountingNumber | None
     rope_scaling: bool
@@ -123,6 +127,8 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     subject = HfSubject(**parameters)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
     checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
+    _check_attention_name(subject.attention)
+    checkpoint = dataclasses.replace(checkpoint, attention=subject.attention)
     length = settings.context_length
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
@@ -144,6 +150,15 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     )
 
 
+def _check_attention_name(name: str | None) -> None:
+    """Raise UserError for an attention that transformers does not have. A model may lack it all the same."""
+    if name is None or name in PLAIN_ATTENTIONS:
+        return
+    allowed = attention_names()
+    if name not in allowed:
+        raise UserError("subject.attention", name, "transformers has no such attention", allowed=allowed)
+
+
 def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCheckpoint | None:
     """Return the checkpoint as it is read without transformers; None if that is not enough.
 
@@ -157,6 +172,7 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
         or subject.bos is True
         or subject.trust_remote_code
         or subject.chunk_tokens is not None
+        or subject.attention not in (None, *PLAIN_ATTENTIONS)
         or not subject.rope_scaling
     )
     checkpoint = None if needs_transformers else read_plainly(subject.path)
@@ -197,7 +213,8 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
             bytes_a_token=texts.bytes_a_token,
         )
     )
-    model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer]
+    attention = hf.model.sizes.attention.name
+    model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer, attention]
     fitted = _fitted_to_time(job, settings, model_key)
     fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted
@@ -214,9 +231,11 @@ def _digest(hf: HfModel, *, only_estimate: bool) -> str:
     weights = known_id_of_weights(hf.checkpoint) if only_estimate else id_of_weights(hf.checkpoint)
     if weights is None:
         return OPEN_DIGEST
-    # Records in float32 keep the names that they had before the type could be chosen.
+    # Records in float32 keep the names that they had before the type could be chosen, and before the attention
+    # could be. Both change losses by rounding.
     dtype = "" if hf.weights.dtype == "fp32" else f" dtype={hf.weights.dtype}"
-    return f"{weights} bos={hf.bos}{dtype}"
+    attention = "" if hf.subject.attention is None else f" attention={hf.subject.attention}"
+    return f"{weights} bos={hf.bos}{dtype}{attention}"
 
 
 def _name(subject: HfSubject) -> str:
@@ -300,8 +319,11 @@ def _unloaded_model(
     # Quantised weights stay as small as they are stored.
     bytes_a_weight = None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize
     tensors = stored_tensors(checkpoint)
-    if tensors is not None and checkpoint.is_plain:  # its attention is SDPA, and its positions have no end
-        sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
+    if (
+        tensors is not None and checkpoint.is_plain
+    ):  # SDPA is the choice for it, and its positions have no end
+        attention = checkpoint.attention or SDPA
+        sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight, attention)
         return UnloadedModel(checkpoint, length, None, sizes, load)
     outline = TransformersModel(outline_of(checkpoint), length, bos)
     outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)

@@ -24,7 +24,7 @@ from posenc.evaluation.models.configurations import (
     tokens_kept,
 )
 from posenc.evaluation.models.transformers import TransformersModel
-from posenc.running.hf_checkpoint import HfCheckpoint, StoredTensor
+from posenc.running.hf_checkpoint import EAGER, HfCheckpoint, StoredTensor
 
 FLOAT_BYTES = 4
 # How many numbers a layer holds for a token at once besides queries, keys and values: so many times its
@@ -34,7 +34,6 @@ MLP_WIDTHS_HELD = 3
 BYTES_AMONG_HALVES = 2.5  # of a number where weights are halves: the norms compute in float32
 ATTENTION_LENGTH = 1024  # tokens of the attention that is timed
 ATTENTION_SECONDS = 0.1  # for so long it is timed
-EAGER = "eager"  # the attention of transformers that makes all scores of a window
 SDPA = "sdpa"  # the attention that transformers chooses where it can; it keeps no scores
 EXPERTS = ".experts."  # in the names of weights of which each token meets a part: the experts it is sent to
 

@@ -1,5 +1,6 @@
 """The plan of a model of transformers: made before its weights are read, and fitted to text and machine."""
 
+import dataclasses
 import shutil
 from types import SimpleNamespace
 
@@ -333,6 +334,48 @@ def test_an_extension_in_the_attention_keeps_no_scores_of_all_pairs(plan, tmp_pa
     as_trained = estimate.estimate_evaluation(plan(*overrides), 0).memory
     extended = estimate.estimate_evaluation(plan(*overrides, "extend=window"), 0).memory
     assert extended < as_trained / 1.5
+
+
+# --- the attention that the user chooses
+def test_a_chosen_attention_decides_the_planned_memory(plan):
+    """A dry run knows it without transformers."""
+    overrides = ["eval.lengths=[32x]", "eval.max_targets=100"]
+    sdpa = estimate.estimate_evaluation(plan(*overrides, only_estimate=True), 0).memory
+    eager = plan(*overrides, "subject.attention=eager", only_estimate=True)
+    assert eager.given_model.sizes.attention.name == "eager"
+    assert estimate.estimate_evaluation(eager, 0).memory > 3 * sdpa
+
+
+def test_records_of_another_attention_have_a_directory_of_their_own(plan):
+    """It changes losses by rounding, as the type of the weights does."""
+    assert plan("subject.attention=eager").directory != plan().directory
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("eagre", "(?s)transformers has no such attention.*eager"),
+        ("flash_attention_2", "subject.attention=flash_attention_2: "),
+    ],
+)
+@pytest.mark.parametrize("only_estimate", [True, False], ids=["dry run", "evaluation"])
+def test_an_attention_that_cannot_be_is_refused_before_weights_are_read(plan, name, message, only_estimate):
+    with pytest.raises(UserError, match=message) as caught:
+        plan(f"subject.attention={name}", only_estimate=only_estimate)
+    assert caught.value.key == "subject.attention"
+
+
+def test_an_attention_that_a_model_does_not_support_is_refused(plan, tmp_path):
+    folder = hf_models.save(hf_models.random_model("gpt_oss", **hf_models.CONFIGS["gpt_oss"]), tmp_path / "m")
+    with pytest.raises(UserError, match=r"subject.attention=sdpa: .*does not support"):
+        plan(f"subject.path={folder}", "subject.attention=sdpa")
+
+
+def test_weights_are_loaded_with_the_chosen_attention(checkpoint):
+    read = hf_checkpoint.read_hf_checkpoint(str(checkpoint), "main", False)
+    chosen = dataclasses.replace(read, attention="eager")
+    loaded = hf_checkpoint.load_hf_model(chosen, torch.float32, None)
+    assert loaded.config._attn_implementation == "eager"
 
 
 # --- what cannot be measured
