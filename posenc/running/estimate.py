@@ -271,10 +271,13 @@ def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: i
     context = cell.context
     shape = sizes.shape
     dtype = torch.bfloat16 if context.precision == "bf16" else torch.float32
-    attention_rate = attention_seconds_a_flop(context.device, shape.n_heads, shape.head_dim, dtype)
     products_a_pair = 2.0  # of query and key, and of weight and value
     multiplications = float(shape.n_layers * shape.d_model * HF_MULTIPLICATIONS_A_WIDTH)
     parts = AttentionParts.of(leaves(context.effective_encoding(cell.window)))
+    makes_scores = sizes.attention.numbers_a_score > 0 and not parts
+    attention_rate = attention_seconds_a_flop(
+        context.device, shape.n_heads, shape.head_dim, dtype, makes_scores
+    )
     if parts:  # posenc's own attention, which makes and keeps every score
         scores_a_pair = 1.0 + sum(part.share_of_keys(inputs) for part in parts.redistanced)
         multiplications += shape.n_layers * shape.n_heads * inputs * scores_a_pair * MULTIPLICATIONS_A_SCORE

@@ -231,8 +231,8 @@ def _digest(hf: HfModel, *, only_estimate: bool) -> str:
     weights = known_id_of_weights(hf.checkpoint) if only_estimate else id_of_weights(hf.checkpoint)
     if weights is None:
         return OPEN_DIGEST
-    # Records in float32 keep the names that they had before the type could be chosen, and before the attention
-    # could be. Both change losses by rounding.
+    # Records in float32 keep the names that they had before the type could be chosen. So do records of the
+    # attention that transformers chooses. Both settings change losses by rounding.
     dtype = "" if hf.weights.dtype == "fp32" else f" dtype={hf.weights.dtype}"
     attention = "" if hf.subject.attention is None else f" attention={hf.subject.attention}"
     return f"{weights} bos={hf.bos}{dtype}{attention}"
@@ -254,7 +254,10 @@ def _without_scaling(checkpoint: HfCheckpoint) -> HfCheckpoint:
 def _stored_subject(hf: HfModel) -> Choice:
     """Return the subject as config.yaml keeps it: with its BOS token and its architecture."""
     resolved = {"bos": hf.bos, "architecture": hf.checkpoint.text_config.model_type}
-    return Choice.model_validate({"name": "hf", **dataclasses.asdict(hf.subject), **resolved})
+    values = dataclasses.asdict(hf.subject)
+    if hf.subject.attention is None:  # as in records from before it could be chosen, which are compared with
+        del values["attention"]
+    return Choice.model_validate({"name": "hf", **values, **resolved})
 
 
 def _weights(subject: HfSubject, checkpoint: HfCheckpoint) -> WeightOptions:

@@ -245,12 +245,22 @@ def _no_pass(tokens: Tensor) -> Tensor:
 
 
 @functools.cache
-def attention_seconds_a_flop(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> float:
-    """Time causal attention as transformers makes it, by SDPA; return the seconds of one FLOP."""
+def attention_seconds_a_flop(
+    device: torch.device, heads: int, head_dim: int, dtype: torch.dtype, makes_scores: bool = False
+) -> float:
+    """Time causal attention of transformers, by SDPA or with all scores; return the seconds of one FLOP.
+
+    With all scores a softmax stands between two products of every query with every key, later ones too.
+    """
     length = ATTENTION_LENGTH
     q, k, v = (torch.ones(1, heads, length, head_dim, device=device, dtype=dtype) for _ in range(3))
 
+    mask = torch.zeros(length, length, device=device, dtype=dtype)
+
     def attend() -> Tensor:
+        if makes_scores:
+            scores = q @ k.mT * head_dim**-0.5 + mask
+            return scores.softmax(-1, dtype=torch.float32).to(dtype) @ v
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     seconds = fastest_seconds(attend, device, ATTENTION_SECONDS)

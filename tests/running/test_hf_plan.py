@@ -15,7 +15,7 @@ from posenc.core.errors import UserError
 from posenc.data.tokenizers import EncodedText, Tokenizer
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
-from posenc.running import estimate, fit_evaluation, hf_checkpoint, machine_rates, subject_hf
+from posenc.running import estimate, fit_evaluation, hf_checkpoint, machine_rates, subject_hf, unloaded_model
 from posenc.running.fit_evaluation import Fit, FitLimits
 from posenc.running.jobs import CheckedJob, check_jobs, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
@@ -376,6 +376,20 @@ def test_weights_are_loaded_with_the_chosen_attention(checkpoint):
     chosen = dataclasses.replace(read, attention="eager")
     loaded = hf_checkpoint.load_hf_model(chosen, torch.float32, None)
     assert loaded.config._attn_implementation == "eager"
+
+
+def test_records_of_the_usual_attention_say_nothing_of_it(plan):
+    """So that they stand beside records from before it could be chosen."""
+    assert "attention" not in plan().settings.subject.parameters
+    assert plan("subject.attention=eager").settings.subject.parameters["attention"] == "eager"
+
+
+def test_scores_of_all_pairs_take_time():
+    """eager attention makes twice the products of SDPA, and a softmax over numbers in memory."""
+    cpu = torch.device("cpu")
+    sdpa = unloaded_model.attention_seconds_a_flop(cpu, 8, 16, torch.float32)
+    eager = unloaded_model.attention_seconds_a_flop(cpu, 8, 16, torch.float32, makes_scores=True)
+    assert eager > 1.5 * sdpa
 
 
 # --- what cannot be measured
