@@ -17,6 +17,7 @@ from posenc.report.tables import Table, table_of_rows, text_column
 from posenc.report.terminal import table_text
 from posenc.report.texts import length_text
 from posenc.running.estimate import CellEstimate, EvaluationEstimate, estimate_evaluation
+from posenc.running.given_model import OPEN_DIGEST
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs
 from posenc.running.measured_text import text_line
@@ -98,6 +99,8 @@ def _print_cells(console: Console, evaluation: EstimatedEvaluation) -> None:
     if evaluation.estimate.tries:
         time = duration(evaluation.estimate.tuning_seconds)
         console.print(Text(f"tuning     up to {evaluation.estimate.tries} candidates, {time} of the time"))
+    if job.tokenizer.name == "bytes" and job.settings_hash == OPEN_DIGEST:
+        console.print(Text("What is stored is not known: the weights were not read."))
     # A byte is a token, so of bytes the numbers are exact.
     if job.tokenizer.name != "bytes":
         console.print(Text("Targets are estimated: the text is not tokenised. What is stored is not known."))

@@ -82,6 +82,9 @@ class Plan(ABC):
         """Count those of `tokens` that go through the model in other passes than that over the windows."""
         return 0
 
+    def check_fits(self, window: int) -> None:  # noqa: B027 - most plans fit into every window
+        """Raise NotApplicableError if nothing can be scored in a window of this length."""
+
     @abstractmethod
     def targets_in(self, window: int) -> int:
         """Return how many tokens of one window are scored."""

@@ -21,7 +21,7 @@ from posenc.evaluation.extensions import build_extension, leaves
 from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.models.transformers_attention import AttentionParts
-from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given
+from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given, positions_of_windows
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.tune import SPLIT, tuning_request
 from posenc.model.decoder import Decoder, count_parameters, forward_flops
@@ -211,9 +211,10 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)
-    most_targets = max((cell.plan.targets_in(cell.window) for cell in planned), default=1)
     has_exact_targets = job.tokenizer.name == "bytes"
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
+    cells = _cell_estimates(planned, rates, stored)
+    measured = [cell for cell, estimated in zip(planned, cells, strict=True) if estimated.problem is None]
     tries = 0
     tuning_seconds = 0.0
     if extension is not None:
@@ -221,12 +222,10 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         tuning_seconds = _tuning_seconds(job, context, request, rates)
     return EvaluationEstimate(
         parameters=parameters,
-        cells=_cell_estimates(planned, rates, stored),
+        cells=cells,
         tries=tries,
         tuning_seconds=tuning_seconds,
-        memory=_evaluation_memory(
-            model, as_trained.precision, parameters, batch_tokens, request.lengths.windows, most_targets
-        ),
+        memory=_evaluation_memory(model, as_trained.precision, parameters, batch_tokens, measured),
     )
 
 
@@ -276,7 +275,10 @@ def _cell_estimates(
             continue
         encoding = context.effective_encoding(cell.window)
         try:
+            cell.plan.check_fits(cell.window)
             inputs = inputs_given(encoding, cell.window, targets_in_window)
+            if isinstance(context.model, CallableModel):  # of posenc's own models it was checked before
+                positions_of_windows(context, encoding, cell.window, inputs)
         except NotApplicableError as error:
             # Such a cell is no error: the evaluation notes the reason in
             # place of a number, and so does the dry run.
@@ -314,10 +316,13 @@ def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: i
     context = cell.context
     shape = sizes.shape
     dtype = torch.bfloat16 if context.precision == "bf16" else torch.float32
-    attention_rate = attention_seconds_a_flop(context.device, shape.n_heads, shape.head_dim, dtype)
     products_a_pair = 2.0  # of query and key, and of weight and value
     multiplications = float(shape.n_layers * shape.d_model * HF_MULTIPLICATIONS_A_WIDTH)
     parts = AttentionParts.of(leaves(context.effective_encoding(cell.window)))
+    makes_scores = sizes.attention.numbers_a_score > 0 and not parts
+    attention_rate = attention_seconds_a_flop(
+        context.device, shape.n_heads, shape.head_dim, dtype, makes_scores
+    )
     if parts:  # posenc's own attention, which makes and keeps every score
         scores_a_pair = 1.0 + sum(part.share_of_keys(inputs) for part in parts.redistanced)
         multiplications += shape.n_layers * shape.n_heads * inputs * scores_a_pair * MULTIPLICATIONS_A_SCORE
@@ -341,26 +346,31 @@ def _count_parameters(model: MeasuredModel) -> int:
 
 
 def _evaluation_memory(
-    model: MeasuredModel,
-    precision: str,
-    parameters: int,
-    batch_tokens: int,
-    windows: Sequence[int],
-    n_targets: int,
+    model: MeasuredModel, precision: str, parameters: int, batch_tokens: int, cells: Sequence[EvalCell]
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel):
         # autocast keeps a copy in bf16 of every weight that it has used.
         copies = model.sizes.bytes_of_copy if precision == "bf16" else 0.0
         # Shorter windows may need more: more of them go through the model at once.
-        return max(model.memory(batch_tokens, window, n_targets) for window in windows) + copies
+        passes = [_memory_of_pass(model, cell, batch_tokens) for cell in cells]
+        return max(passes, default=float(model.sizes.weight_bytes)) + copies
     weights = BYTES_A_WEIGHT * parameters
     # What a function keeps while it runs is not known.
     if isinstance(model, CallableModel):
         return weights
-    longest = max(windows)
+    longest = max((cell.window for cell in cells), default=1)
     kept_a_token = _kept_a_token(model.shape.d_model, model.shape.n_heads, longest)
     return weights + BYTES_A_NUMBER["fp32"] * max(batch_tokens, longest) * kept_a_token
+
+
+def _memory_of_pass(model: UnloadedModel, cell: EvalCell, batch_tokens: int) -> float:
+    """Return the bytes of weights and of a pass of a cell."""
+    targets = cell.plan.targets_in(cell.window)
+    acting = cell.context.effective_encoding(cell.window)
+    parts = AttentionParts.of(leaves(acting))
+    tokens_at_once = min(batch_tokens, _windows_of(cell) * cell.window)
+    return model.memory(tokens_at_once, cell.window, targets, has_own_attention=not parts)
 
 
 def _width(model: MeasuredModel) -> int:

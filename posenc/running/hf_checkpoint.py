@@ -6,6 +6,7 @@ estimate time and memory, and to refuse what cannot be measured. The weights are
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import inspect
@@ -27,7 +28,9 @@ from posenc.core.paths import cache_dir, expanded, is_file, is_folder, looks_loc
 from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.configurations import rope_settings
+from posenc.evaluation.models.transformers import ATTENTION_NAME
 
+EAGER = "eager"  # the attention of transformers that makes all scores of a window
 # transformers reads the second kind where the first is missing.
 WEIGHT_FILES = ("*.safetensors", "*.bin")
 REMOTE_CODE = "transformers_modules."  # the package into which transformers puts code of a checkpoint
@@ -61,6 +64,7 @@ class HfCheckpoint:
     config: Any
     tokenizer: Any | None  # None: it has none, or none that can be read
     tokenizer_file: Path | None = None  # in place of `tokenizer`, if transformers was not asked
+    attention: str | None = None  # how transformers computes it, as the user chose; None: it chooses
 
     @property
     def is_plain(self) -> bool:
@@ -135,8 +139,22 @@ def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
                 rotation_class: Any = type(module)
                 model.set_submodule(name, rotation_class(module.config))
     except Exception as error:
+        if checkpoint.attention is not None:
+            outline_of(
+                dataclasses.replace(checkpoint, attention=None)
+            )  # raises if the attention is no reason
+            hint = "leave it out: transformers chooses one that works"
+            raise UserError(
+                "subject.attention", checkpoint.attention, first_line(error), hint=hint
+            ) from error
         raise _reading_error(checkpoint.path, checkpoint.access, error) from error
     return model
+
+
+def attention_names() -> list[str]:
+    """Return the names of the attentions that transformers has, without those for serving (`paged|...`)."""
+    names = import_transformers("subject").AttentionInterface().valid_keys()
+    return [EAGER, *(name for name in names if "|" not in name and name not in (EAGER, ATTENTION_NAME))]
 
 
 def load_hf_model(checkpoint: HfCheckpoint, dtype: torch.dtype, device_map: str | None) -> nn.Module:
@@ -146,6 +164,7 @@ def load_hf_model(checkpoint: HfCheckpoint, dtype: torch.dtype, device_map: str 
     """
     transformers = import_transformers("subject")
     placement = {} if device_map is None else {"device_map": device_map}
+    attention = {} if checkpoint.attention is None else {"attn_implementation": checkpoint.attention}
     try:
         model, report = _model_class(transformers, checkpoint).from_pretrained(
             checkpoint.source,
@@ -156,6 +175,7 @@ def load_hf_model(checkpoint: HfCheckpoint, dtype: torch.dtype, device_map: str 
             ignore_mismatched_sizes=True,  # they are refused below, by name
             **checkpoint.access.arguments(),
             **placement,
+            **attention,
             **_download_options(transformers, checkpoint.path),
         )
     except Exception as error:
@@ -198,9 +218,13 @@ def own_class(checkpoint: HfCheckpoint) -> str | None:
 
 def _from_config(model_class: Any, checkpoint: HfCheckpoint) -> Any:
     """Build a model with random weights, of a class of transformers or of its `Auto` class."""
+    config = checkpoint.config
+    if checkpoint.attention is not None:
+        config = copy.deepcopy(config)
+        config._attn_implementation = checkpoint.attention
     if hasattr(model_class, "from_config"):
-        return model_class.from_config(checkpoint.config)
-    return model_class(checkpoint.config)
+        return model_class.from_config(config)
+    return model_class(config)
 
 
 # --- the type of the weights
@@ -420,6 +444,15 @@ def id_of_weights(checkpoint: HfCheckpoint) -> str:
     return sha.hexdigest()
 
 
+def known_id_of_weights(checkpoint: HfCheckpoint) -> str | None:
+    """Return what `id_of_weights` returns; None if weights would have to be read for it."""
+    if checkpoint.is_local:
+        files = _weight_files(expanded(checkpoint.path))
+        if any(read_sealed(_path_of_digest(file)) is None for file in files):
+            return None
+    return id_of_weights(checkpoint)
+
+
 def _weight_files(folder: Path) -> list[Path]:
     """Return the files of weights in a folder, in the order of their paths, which a digest needs."""
     files: list[Path] = []
@@ -431,12 +464,9 @@ def _weight_files(folder: Path) -> list[Path]:
 def _digest_of_weights(file: Path) -> str:
     """Return the sha256 of a file of weights, from the cache if the file has not changed since.
 
-    Reading 16 GB takes a quarter of a minute, and every dry run would read them.
+    Reading 16 GB takes a quarter of a minute, and every evaluation would read them twice.
     """
-    state = file.stat()
-    # Size and mtime do not tell: a copy may keep the old mtime. The inode or the ctime is another one then.
-    key = [str(file.resolve()), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
-    path = cache_dir() / "digests" / f"{digest_of(key)}.json"
+    path = _path_of_digest(file)
     stored = read_sealed(path)
     if stored is not None:
         return str(stored["sha256"])
@@ -446,6 +476,14 @@ def _digest_of_weights(file: Path) -> str:
     # records of a model that nobody has measured.
     write_sealed(path, {"sha256": digest})
     return digest
+
+
+def _path_of_digest(file: Path) -> Path:
+    """Return where the cache keeps the digest of a file of weights as it is now."""
+    state = file.stat()
+    # Size and mtime do not tell: a copy may keep the old mtime. The inode or the ctime is another one then.
+    key = [str(file.resolve()), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+    return cache_dir() / "digests" / f"{digest_of(key)}.json"
 
 
 def _code_files(checkpoint: HfCheckpoint) -> list[Path]:

@@ -32,7 +32,15 @@ STATED = (
     "max_position_embeddings",
 )
 # With one of these, transformers does more than reading the configuration.
-SPECIAL = ("quantization_config", "auto_map", "text_config", "rope_scaling", "partial_rotary_factor")
+SPECIAL = (
+    "quantization_config",
+    "auto_map",
+    "text_config",
+    "rope_scaling",
+    "partial_rotary_factor",
+    "attn_implementation",
+    "output_attentions",
+)
 
 
 class PlainConfig:

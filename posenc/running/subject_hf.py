@@ -1,8 +1,8 @@
 """Plan `posenc eval subject=hf`: a causal language model of transformers, from a folder or from the hub.
 
 Everything is checked and estimated before the weights are read. The configuration and the headers of the
-files are enough for that. For an extension, and where there are no such headers, an outline of the model is
-built too, which takes two seconds more.
+files are enough for a dry run of the common architectures. Otherwise an outline of the model is built too,
+which takes two seconds more: it knows which attention transformers chooses, and where positions end.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ from posenc.running.fit_evaluation import (
 from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.hf_checkpoint import (
     DTYPES,
+    EAGER,
     HfCheckpoint,
+    attention_names,
     id_of_weights,
+    known_id_of_weights,
     load_hf_model,
     outline_digest,
     outline_of,
@@ -57,7 +60,7 @@ from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.plain_checkpoint import read_plainly
 from posenc.running.plan_evaluation import with_stored_values
 from posenc.running.rotation_notes import notes_on_rotation
-from posenc.running.unloaded_model import UnloadedModel, model_sizes
+from posenc.running.unloaded_model import SDPA, UnloadedModel, model_sizes
 from posenc.settings.base import flattened
 from posenc.settings.numbers import CountingNumber
 from posenc.settings.signature import check_choice
@@ -73,6 +76,7 @@ from posenc.training.device import resolve_device
 
 # Architectures with a bias of slope times position, which two bytes would round. Falcon has one with `alibi`.
 BIASED = ("bloom", "mpt")
+PLAIN_ATTENTIONS = (SDPA, EAGER)  # that all architectures of plain checkpoints have
 # From here on not every whole number exists: a bf16 has 8 binary digits, an fp16 11.
 FIRST_ALIKE = {"bf16": "256 and 257", "fp16": "2048 and 2049"}  # positions that are equal in this type
 
@@ -87,6 +91,7 @@ class HfSubject:
     bos: Literal["auto"] | bool
     trust_remote_code: bool
     dtype: Literal["fp32", "bf16", "fp16", "auto"]
+    attention: str | None
     device_map: str | None
     chunk_tokens: CountingNumber | None
     rope_scaling: bool
@@ -126,8 +131,10 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     subject = HfSubject(**parameters)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
     checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
+    _check_attention_name(subject.attention)
     if not checkpoint.is_plain:
         check_checkpoint(checkpoint)
+    checkpoint = dataclasses.replace(checkpoint, attention=subject.attention)
     length = settings.context_length
     if length in (None, "auto"):
         length = trained_length(checkpoint.config)
@@ -152,6 +159,15 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
     )
 
 
+def _check_attention_name(name: str | None) -> None:
+    """Raise UserError for an attention that transformers does not have. A model may lack it all the same."""
+    if name is None or name in PLAIN_ATTENTIONS:
+        return
+    allowed = attention_names()
+    if name not in allowed:
+        raise UserError("subject.attention", name, "transformers has no such attention", allowed=allowed)
+
+
 def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCheckpoint | None:
     """Return the checkpoint as it is read without transformers; None if that is not enough.
 
@@ -166,6 +182,7 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
         # Code that comes with a checkpoint may read its configuration in its own way.
         or subject.trust_remote_code
         or subject.chunk_tokens is not None
+        or subject.attention not in (None, *PLAIN_ATTENTIONS)
         or not subject.rope_scaling
     )
     checkpoint = None if needs_transformers else read_plainly(subject.path)
@@ -190,12 +207,6 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     evaluation.check_tuning()
     notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.is_extended)
     dtype = hf.weights.dtype
-    # Records in float32 keep the names that they had before the type could be chosen.
-    dtype_in_digest = "" if dtype == "fp32" else f" dtype={dtype}"
-    if hf.checkpoint.is_plain:  # a dry run of 16 GB of weights would read them all to name its directory
-        digest = OPEN_DIGEST
-    else:
-        digest = f"{id_of_weights(hf.checkpoint)} bos={hf.bos}{dtype_in_digest}"
     job = plan_given_model(
         GivenModel(
             model=hf.model,
@@ -206,19 +217,38 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
             device=resolve_device(settings.device),
             runs_dir=hf.subject.runs_dir,
             experiment_name="subjects",
-            digest=digest,
+            digest=_digest(hf, only_estimate=only_estimate),
             precision=dtype,
             subject=_stored_subject(hf),
             text=dataclasses.replace(text, notes=(*text.notes, *notes)),
             bytes_a_token=texts.bytes_a_token,
         )
     )
+    attention = hf.model.sizes.attention.name
     # The extension is not part of it: with and without one the same targets are measured.
-    model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer]
+    model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer, attention]
     fitted = _fitted_to_time(job, settings, model_key)
     # The check is repeated, since the time may have left no length beyond T.
     fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted
+
+
+def _digest(hf: HfModel, *, only_estimate: bool) -> str:
+    """Return what identifies the weights and how they are used.
+
+    A dry run reads no weights: of 16 GB that takes a quarter of a minute. Without a digest that is known from
+    an earlier evaluation it leaves the end of the directory's name open.
+    """
+    if hf.checkpoint.is_plain:
+        return OPEN_DIGEST
+    weights = known_id_of_weights(hf.checkpoint) if only_estimate else id_of_weights(hf.checkpoint)
+    if weights is None:
+        return OPEN_DIGEST
+    # Records in float32 keep the names that they had before the type could be chosen. So do records of the
+    # attention that transformers chooses. Both settings change losses by rounding.
+    dtype = "" if hf.weights.dtype == "fp32" else f" dtype={hf.weights.dtype}"
+    attention = "" if hf.subject.attention is None else f" attention={hf.subject.attention}"
+    return f"{weights} bos={hf.bos}{dtype}{attention}"
 
 
 def _name(subject: HfSubject) -> str:
@@ -239,7 +269,10 @@ def _stored_subject(hf: HfModel) -> Choice:
     """Return the subject as config.yaml keeps it: with its BOS token and its architecture."""
     # config.yaml has what `auto` came to, since another version of a tokenizer may make something else of it.
     resolved = {"bos": hf.bos, "architecture": hf.checkpoint.text_config.model_type}
-    return Choice.model_validate({"name": "hf", **dataclasses.asdict(hf.subject), **resolved})
+    values = dataclasses.asdict(hf.subject)
+    if hf.subject.attention is None:  # as in records from before it could be chosen, which are compared with
+        del values["attention"]
+    return Choice.model_validate({"name": "hf", **values, **resolved})
 
 
 def _weights(subject: HfSubject, checkpoint: HfCheckpoint) -> WeightOptions:
@@ -316,9 +349,11 @@ def _unloaded_model(
     # Quantised weights stay as small as they are stored.
     bytes_a_weight = None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize
     tensors = stored_tensors(checkpoint)
-    needs_outline = evaluation.is_extended or chunk_tokens is not None
-    if tensors is not None and not needs_outline:
-        sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
+    if (
+        tensors is not None and checkpoint.is_plain
+    ):  # SDPA is the choice for it, and its positions have no end
+        attention = checkpoint.attention or SDPA
+        sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight, attention)
         return UnloadedModel(checkpoint, length, None, sizes, load)
     outline = TransformersModel(outline_of(checkpoint), length, bos)
     outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
@@ -326,7 +361,8 @@ def _unloaded_model(
         _check_chunks(chunk_tokens, outline, evaluation)
     if tensors is None:  # no safetensors here: files of another kind, or a model of the hub not loaded yet
         tensors = outlined_tensors(outline.model)
-    sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight)
+    attention = outline.config._attn_implementation  # the one that transformers chose
+    sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight, attention)
     return UnloadedModel(checkpoint, length, outline.encoding, sizes, load, chunk_tokens)
 
 

@@ -151,15 +151,12 @@ def test_the_loss_is_that_of_a_loop_over_the_model(name, bos, checkpoints, setti
         assert loss_by_window[window] == pytest.approx(expected, abs=1e-4), window
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("gpt2", f"n/a: no encoding of positions from {8 * T + 1} on"), ("gptj", "out of bounds")],
-)
-def test_a_table_of_positions_ends_with_a_reason(name, reason, checkpoints, settings):
+@pytest.mark.parametrize("name", ["gpt2", "gptj"])
+def test_a_table_of_positions_ends_with_a_reason(name, checkpoints, settings):
     settings["eval"] |= {"lengths": ["1x", "16x"]}
     run = evaluate(checkpoints(name), settings, context_length=T)
     assert [loss is None for loss in losses(run.records).values()] == [False, True]
-    assert reason in run.records[1]["note"]
+    assert run.records[1]["note"] == f"n/a: no encoding of positions from {8 * T + 1} on"
 
 
 # --- Extensions beside those of transformers

@@ -1,5 +1,6 @@
 """The plan of a model of transformers: made before its weights are read, and fitted to text and machine."""
 
+import dataclasses
 import shutil
 from types import SimpleNamespace
 
@@ -12,12 +13,14 @@ from posenc.config.compose import ComposedJob, compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.data.tokenizers import EncodedText, Tokenizer
+from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
-from posenc.running import estimate, fit_evaluation, hf_checkpoint, machine_rates, subject_hf
+from posenc.running import estimate, fit_evaluation, hf_checkpoint, machine_rates, subject_hf, unloaded_model
 from posenc.running.fit_evaluation import Fit, FitLimits
-from posenc.running.jobs import CheckedJob, plan_job
+from posenc.running.jobs import CheckedJob, check_jobs, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
 from posenc.running.unloaded_model import products_with
+from posenc.training.memory import peak_bytes
 
 T = hf_models.T
 
@@ -177,9 +180,42 @@ def test_a_dry_run_needs_no_transformers(plan, without_transformers):
     assert plan(only_estimate=True).given_model.sizes.parameters > 0
 
 
-def test_a_dry_run_reads_no_weights_for_their_digest(plan, monkeypatch):
+@pytest.fixture
+def unread(checkpoint, tmp_path, monkeypatch):
+    """A copy of the checkpoint, of which the cache has no digest. Reading its weights for one is an error."""
     monkeypatch.setattr(hf_checkpoint, "_digest_of_weights", None)
-    assert plan(only_estimate=True).directory.name == f"llama-T{T}-*"
+    return shutil.copytree(checkpoint, tmp_path / "unread")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "eval.max_targets=500",
+        "extend=yarn",
+        "subject.tokenizer=bytes",
+        "subject.bos=true",
+        "subject.chunk_tokens=16",
+        "subject.dtype=bf16",
+    ],
+)
+def test_a_dry_run_reads_no_weights_for_their_digest(plan, unread, override):
+    job = plan(f"subject.path={unread}", override, only_estimate=True)
+    assert job.directory.name == f"unread-T{T}-*"
+
+
+def test_a_dry_run_without_a_scaling_reads_no_weights(plan, tmp_path, monkeypatch):
+    folder = hf_models.save(hf_models.scaled("llama 3.1"), tmp_path / "scaled")
+    monkeypatch.setattr(hf_checkpoint, "_digest_of_weights", None)
+    job = plan(f"subject.path={folder}", "subject.rope_scaling=false", only_estimate=True)
+    assert job.directory.name == f"scaled-unscaled-T{T}-*"
+
+
+def test_a_dry_run_of_a_sweep_reads_no_weights(unread, corpus, working_folder, monkeypatch):
+    monkeypatch.setattr(machine_rates, "CALIBRATION_SECONDS", 0.01)
+    texts = ["data=files", f"data.paths={corpus}", "device=cpu"]
+    line = ["-m", "subject=hf", f"subject.path={unread}", *texts, "extend=none,yarn"]
+    jobs = check_jobs(compose_jobs("eval", parse(line)), only_estimate=True)
+    assert [checked.job.directory.name for checked in jobs] == [f"unread-T{T}-*"] * 2
 
 
 def test_a_dry_run_plans_what_an_evaluation_plans(plan):
@@ -205,9 +241,9 @@ def test_a_dry_run_asks_transformers_for_the_sizes_of_other_weights(plan, monkey
 
 
 @pytest.mark.parametrize("override", ["extend=yarn", "subject.tokenizer=bytes"])
-def test_a_dry_run_of_an_extension_or_of_bytes_asks_transformers(plan, override):
-    directory = plan(override, only_estimate=True).directory
-    assert directory == plan(override).directory
+def test_a_dry_run_names_the_directory_of_weights_that_were_read_before(plan, override):
+    directory = plan(override).directory
+    assert plan(override, only_estimate=True).directory == directory
 
 
 # --- lengths that documents have
@@ -233,6 +269,174 @@ def test_products_in_bf16_take_a_copy_of_the_weights(plan):
     plain = estimate.estimate_evaluation(plan("eval.precision=fp32", "eval.max_targets=100"), 0)
     in_bf16 = estimate.estimate_evaluation(plan("eval.precision=bf16", "eval.max_targets=100"), 0)
     assert in_bf16.memory - plain.memory == pytest.approx(2 * plain.parameters)
+
+
+# --- the attention that transformers chooses
+EIGHT_HEADS = {"num_attention_heads": 8, "num_key_value_heads": 8, "hidden_size": 64}
+LONG = 1024  # tokens of a window in which scores take more memory than all else
+WITH_SCORES = {
+    "gpt_oss": hf_models.CONFIGS["gpt_oss"] | EIGHT_HEADS,
+    "gemma2": hf_models.CONFIGS["gemma2"] | EIGHT_HEADS,
+    "bloom": {"hidden_size": 64, "n_layer": 2, "n_head": 8},
+    "falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "alibi": True},
+    "gptj": {"n_embd": 64, "n_layer": 2, "n_head": 8, "rotary_dim": 4, "n_positions": LONG},
+    "mpt": {"d_model": 64, "n_layers": 2, "n_heads": 8},
+}
+BY_DTYPE = [(name, "fp32") for name in WITH_SCORES]
+BY_DTYPE += [
+    (name, "bf16") for name in ("gpt_oss", "gemma2", "gptj")
+]  # the others have a bias, refused there
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), BY_DTYPE)
+def test_planned_memory_is_that_of_the_attention_that_transformers_chooses(
+    plan, tmp_path, architecture, dtype
+):
+    """Planned bytes are compared with those of all tensors of a pass, which are scores for the most part."""
+    model = hf_models.random_model(architecture, **WITH_SCORES[architecture]).to(hf_checkpoint.DTYPES[dtype])
+    folder = hf_models.save(model, tmp_path / "model")
+    overrides = [f"subject.path={folder}", f"subject.dtype={dtype}", f"context_length={LONG}"]
+    unloaded = plan(*overrides, "eval.max_targets=500", "eval.lengths=[1x]", only_estimate=True).given_model
+    subject = TransformersModel(model, LONG)
+
+    def make_pass(length):
+        tokens = torch.zeros((1, length), dtype=torch.int64)
+        subject.losses(tokens, tokens[:, -16:])
+
+    make_pass(16)
+    peak = unloaded.sizes.weight_bytes + peak_bytes(make_pass, LONG)
+    assert 1 / 1.5 < unloaded.memory(LONG, LONG, 16) / peak < 1.5
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_sdpa_keeps_no_scores(plan, tmp_path, architecture):
+    model = hf_models.random_model(architecture, **hf_models.CONFIGS[architecture])
+    folder = hf_models.save(model, tmp_path / "model")
+    sizes = plan(f"subject.path={folder}", f"context_length={T}").given_model.sizes
+    assert sizes.attention.name == "sdpa"
+    assert sizes.attention.numbers_a_pair(8, LONG) == 0
+
+
+def test_a_local_window_takes_a_mask(plan, tmp_path):
+    """All heads share it. Up to the window there is none."""
+    model = hf_models.random_model("mistral", **(hf_models.LLAMA | {"sliding_window": 24}))
+    folder = hf_models.save(model, tmp_path / "model")
+    attention = plan(f"subject.path={folder}", only_estimate=True).given_model.sizes.attention
+    assert attention.numbers_a_pair(8, 24) == 0
+    assert 1 <= attention.numbers_a_pair(8, LONG) < 2
+
+
+def test_an_extension_in_the_attention_keeps_no_scores_of_all_pairs(plan, tmp_path):
+    """posenc's attention, which takes the place of the model's, makes scores block by block."""
+    model = hf_models.random_model("gpt_oss", **WITH_SCORES["gpt_oss"])
+    folder = hf_models.save(model, tmp_path / "model")
+    overrides = [f"subject.path={folder}", "eval.lengths=[16x]", "eval.max_targets=100"]
+    as_trained = estimate.estimate_evaluation(plan(*overrides), 0).memory
+    extended = estimate.estimate_evaluation(plan(*overrides, "extend=window"), 0).memory
+    assert extended < as_trained / 1.5
+
+
+# --- the attention that the user chooses
+def test_a_chosen_attention_decides_the_planned_memory(plan):
+    """A dry run knows it without transformers."""
+    overrides = ["eval.lengths=[32x]", "eval.max_targets=100"]
+    sdpa = estimate.estimate_evaluation(plan(*overrides, only_estimate=True), 0).memory
+    eager = plan(*overrides, "subject.attention=eager", only_estimate=True)
+    assert eager.given_model.sizes.attention.name == "eager"
+    assert estimate.estimate_evaluation(eager, 0).memory > 3 * sdpa
+
+
+def test_records_of_another_attention_have_a_directory_of_their_own(plan):
+    """It changes losses by rounding, as the type of the weights does."""
+    assert plan("subject.attention=eager").directory != plan().directory
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("eagre", "(?s)transformers has no such attention.*eager"),
+        ("flash_attention_2", "subject.attention=flash_attention_2: "),
+    ],
+)
+@pytest.mark.parametrize("only_estimate", [True, False], ids=["dry run", "evaluation"])
+def test_an_attention_that_cannot_be_is_refused_before_weights_are_read(plan, name, message, only_estimate):
+    with pytest.raises(UserError, match=message) as caught:
+        plan(f"subject.attention={name}", only_estimate=only_estimate)
+    assert caught.value.key == "subject.attention"
+
+
+def test_an_attention_that_a_model_does_not_support_is_refused(plan, tmp_path):
+    folder = hf_models.save(hf_models.random_model("gpt_oss", **hf_models.CONFIGS["gpt_oss"]), tmp_path / "m")
+    with pytest.raises(UserError, match=r"subject.attention=sdpa: .*does not support"):
+        plan(f"subject.path={folder}", "subject.attention=sdpa")
+
+
+def test_weights_are_loaded_with_the_chosen_attention(checkpoint):
+    read = hf_checkpoint.read_hf_checkpoint(str(checkpoint), "main", False)
+    chosen = dataclasses.replace(read, attention="eager")
+    loaded = hf_checkpoint.load_hf_model(chosen, torch.float32, None)
+    assert loaded.config._attn_implementation == "eager"
+
+
+def test_records_of_the_usual_attention_say_nothing_of_it(plan):
+    """So that they stand beside records from before it could be chosen."""
+    assert "attention" not in plan().settings.subject.parameters
+    assert plan("subject.attention=eager").settings.subject.parameters["attention"] == "eager"
+
+
+def test_scores_of_all_pairs_take_time():
+    """eager attention makes twice the products of SDPA, and a softmax over numbers in memory."""
+    cpu = torch.device("cpu")
+    sdpa = unloaded_model.attention_seconds_a_flop(cpu, 8, 16, torch.float32)
+    eager = unloaded_model.attention_seconds_a_flop(cpu, 8, 16, torch.float32, makes_scores=True)
+    assert eager > 1.5 * sdpa
+
+
+# --- what cannot be measured
+@pytest.mark.parametrize("architecture", ["gpt2", "gptj"])
+@pytest.mark.parametrize("only_estimate", [True, False], ids=["dry run", "evaluation"])
+def test_the_end_of_a_table_of_positions_is_planned(plan, tmp_path, architecture, only_estimate):
+    model = hf_models.random_model(architecture, **hf_models.CONFIGS[architecture])
+    folder = hf_models.save(model, tmp_path / "model")
+    overrides = [
+        f"subject.path={folder}",
+        f"context_length={T}",
+        "eval.lengths=[8x,16x]",
+        "eval.max_targets=100",
+    ]
+    job = plan(*overrides, "eval.lengths=[8x,16x]", only_estimate=only_estimate)
+    planned = estimate.estimate_evaluation(job, 0)
+    at_8t, at_16t = planned.cells[1:]
+    assert at_8t.problem is None
+    assert at_16t.problem == f"n/a: no encoding of positions from {8 * T + 1} on"
+    assert at_16t.passes == 0
+    assert at_16t.seconds == 0
+
+
+def test_a_window_beyond_the_end_of_positions_takes_no_memory(plan, tmp_path):
+    folder = hf_models.save(hf_models.random_model("gptj", **hf_models.CONFIGS["gptj"]), tmp_path / "model")
+    overrides = [f"subject.path={folder}", f"context_length={T}", "eval.max_targets=100"]
+    within = estimate.estimate_evaluation(plan(*overrides, "eval.lengths=[8x]"), 0)
+    beyond = estimate.estimate_evaluation(plan(*overrides, "eval.lengths=[8x,64x]"), 0)
+    assert beyond.memory == within.memory
+
+
+@pytest.mark.parametrize(
+    ("protocol", "window", "reason"),
+    [
+        ("needle", T, "no sentence of eval.needle fits into 32 tokens of a text"),
+        ("ruler", T, "no prompt of niah_single_1 leaves 128 of 32 tokens"),
+        ("ruler", 8 * T, "no prompt of niah_single_1 leaves 128 of 256 tokens"),
+        ("memory", T // 4, "no window of eval.memory.shorter is below 8"),
+        ("induction", T // 4, "two copies of 8 tokens do not fit into 8"),
+    ],
+)
+def test_a_window_in_which_nothing_can_be_asked_has_a_reason(plan, protocol, window, reason):
+    overrides = [f"eval.protocols=[{protocol}]", f"eval.lengths=[{window},32x]", "eval.target_fraction=0.125"]
+    planned = estimate.estimate_evaluation(plan(*overrides, only_estimate=True), 0)
+    problems = {cell.window: cell.problem for cell in planned.cells}
+    assert problems[window] == f"n/a: {reason}"
+    assert problems[32 * T] is None
 
 
 # --- extensions that act in the attention

@@ -53,6 +53,16 @@ def tokens_kept(config: Any, window: int, chunk_tokens: int) -> int:
     return sum(kept_in_local if kind == LOCAL_LAYERS else window for kind in kinds)
 
 
+def local_window(config: Any) -> int | None:
+    """Return how many tokens layers with a local window see; None if no layer has one."""
+    window: int | None = getattr(config, "sliding_window", None)
+    # Qwen2's config.json states a window that its class drops, unless it says that the window is used.
+    is_used = getattr(config, "use_sliding_window", config.model_type != "qwen2")
+    kinds = getattr(config, "layer_types", None)
+    has_local_layers = kinds is None or LOCAL_LAYERS in kinds
+    return window if is_used and has_local_layers else None
+
+
 def has_bias_instead(config: Any) -> bool:
     """Tell whether slope times distance replaces the model's rotation (Falcon's setting `alibi`)."""
     with suppress(AttributeError):

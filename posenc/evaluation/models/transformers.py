@@ -61,7 +61,7 @@ from posenc.evaluation.models.rotations import (
 from posenc.evaluation.models.transformers_attention import AttentionParts, attention, score_options
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
-TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of learned positions in models
+TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of positions in models
 USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
 # Architectures in which posenc can rotate in the model's place. A test of each says that it rotates in all
 # layers, after all other changes to queries and keys, and turns number i of a head with number i + D'/2.
@@ -489,9 +489,12 @@ def end_tokens_of(model: Any) -> frozenset[int]:
 
 
 def table_size(model: nn.Module) -> int | None:
-    """Return how many positions a table of learned positions has; None without one."""
+    """Return how many positions a table has, of learned positions or of angles; None without one."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in TABLE_NAMES:
             # OPT's table has two rows before position 0, and its module says so in `offset`.
             return module.num_embeddings - int(getattr(module, "offset", 0))
+    for name, buffer in model.named_buffers():
+        if name.rpartition(".")[2] in TABLE_NAMES and buffer.ndim == 2:  # GPT-J and CodeGen: (positions, D)
+            return buffer.shape[0]
     return None

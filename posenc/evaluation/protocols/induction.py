@@ -47,6 +47,11 @@ class Sequences(Plan):
     filler: np.ndarray  # (N, longest + 1 - 2m) int64 tokens
     symbols: int  # how many symbols sequences are drawn from
 
+    def check_fits(self, window: int) -> None:
+        size = self.copies.shape[1]
+        if window + 1 < 2 * size:
+            raise NotApplicableError(f"n/a: two copies of {size} tokens do not fit into {window}")
+
     def tokens(self, window: int) -> int:
         return len(self.copies) * window
 
@@ -86,10 +91,9 @@ class Induction(Protocol[Sequences]):
 
     def measure(self, context: EvalContext, plan: Sequences, window: int) -> LossSums:
         """Sum the loss of the second copies by sequence. They are no text, so they have no bytes."""
+        plan.check_fits(window)
         count, size = plan.copies.shape
         gap = window + 1 - 2 * size
-        if gap < 0:
-            raise NotApplicableError(f"n/a: two copies of {size} tokens do not fit into {window}")
         filler = plan.filler[:, plan.filler.shape[1] - gap :]  # (N, gap), also where the gap is 0
         windows = np.concatenate([plan.copies, filler, plan.copies], axis=1)  # (N, W + 1)
         # Not by the cache of passes: no other protocol scores these windows.

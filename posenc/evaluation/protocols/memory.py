@@ -63,6 +63,10 @@ class ComparedBlocks(Blocks):
         """Return the windows w that a window is compared with: those that are shorter."""
         return [length for length in self.shorter if length < window]
 
+    def check_fits(self, window: int) -> None:
+        if not self.shorter_than(window):
+            raise NotApplicableError(f"n/a: no window of {SHORTER} is below {window}")
+
     def tokens(self, window: int) -> int:
         return super().tokens(window) + self.tokens_beside(window)
 
@@ -123,9 +127,8 @@ class Memory(Protocol[ComparedBlocks]):
         """
         from posenc.evaluation.distributions import compare_windows  # here, since it imports torch
 
+        plan.check_fits(window)
         shorter = plan.shorter_than(window)
-        if not shorter:
-            raise NotApplicableError(f"n/a: no window of {SHORTER} is below {window}")
         compared = compare_windows(context, plan.stops(context), window, shorter, plan.block)
         sums = plan.sums(context, compared.nats.sum(axis=1))
         if not np.isfinite(compared.variation).all():

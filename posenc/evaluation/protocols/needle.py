@@ -141,6 +141,10 @@ class NeedleTexts(Plan):
                 questions.append(question)
         return questions
 
+    def check_fits(self, window: int) -> None:
+        if not self.questions_in(window):
+            raise NotApplicableError(f"n/a: no sentence of eval.needle fits into {window} tokens of a text")
+
     def tokens(self, window: int) -> int:
         return len(self.questions_in(window)) * len(self.ends) * window
 
@@ -218,9 +222,8 @@ class Needle(Protocol[NeedleTexts]):
 
     def measure(self, context: EvalContext, plan: NeedleTexts, window: int) -> LossSums:
         """Ask every question that fits into the window. Raises NotApplicableError if none does."""
+        plan.check_fits(window)
         questions = plan.questions_in(window)
-        if not questions:
-            raise NotApplicableError(f"n/a: no sentence of eval.needle fits into {window} tokens of a text")
         count = len(plan.ends)
         columns = plan.answer_columns()  # (queries, answer)
         nats = np.zeros(count)

@@ -107,6 +107,12 @@ class PlantedTexts(Plan):
                 questions.append(question)
         return questions
 
+    def check_fits(self, window: int) -> None:
+        if len(self.ends) == 0:
+            raise NotApplicableError("n/a: recall is of a model trained with data.plant, on its own corpus")
+        if not self.questions_in(window):
+            raise NotApplicableError(f"n/a: no pair of eval.recall fits into {window}")
+
     def free_places(self, window: int, distance: int) -> np.ndarray:
         """Return where the other pairs can stand: whole lengths of a pair before or after the asked pair."""
         size = self.pair_length
@@ -235,13 +241,10 @@ class Recall(Protocol[PlantedTexts]):
 
     def measure(self, context: EvalContext, plan: PlantedTexts, window: int) -> LossSums:
         """Ask every question that fits into the window. Raises NotApplicableError if none does."""
-        # A model without planted pairs has no texts, as `plan` says.
+        # A model without planted pairs has no texts, as `plan` says, and fits nowhere.
+        plan.check_fits(window)
         count = len(plan.ends)
-        if count == 0:
-            raise NotApplicableError("n/a: recall is of a model trained with data.plant, on its own corpus")
         questions = plan.questions_in(window)
-        if not questions:
-            raise NotApplicableError(f"n/a: no pair of eval.recall fits into {window}")
         nats = np.zeros(count)
         targets = np.zeros(count, dtype=np.int64)
         counts = RecallCounts(

@@ -82,7 +82,7 @@ class RulerPlan(Plan):
         sizes = range(1, largest_size + 1)
         size = bisect.bisect_left(sizes, True, key=is_too_long)  # the largest that fits; 0: none
         if size == 0:
-            raise NotApplicableError(f"n/a: no prompt of {name} leaves {NEW_TOKENS} of {window} tokens")
+            raise _no_room(name, window)
         return make_sample(TASKS[name], size, Random(seed), self.essays)
 
     def _fits(self, sample: Sample, window: int) -> bool:
@@ -90,6 +90,14 @@ class RulerPlan(Plan):
         prompt_length = len(self.tokenizer.encode(sample.prompt))
         # Below and not at most: the place that is left is for a BOS token.
         return prompt_length + NEW_TOKENS < window
+
+    def check_fits(self, window: int) -> None:
+        for name in self.tasks:
+            for number in range(self.count):
+                seed = seed_for(SEED, name, window, number)
+                smallest = make_sample(TASKS[name], 1, Random(seed), self.essays)
+                if not self._fits(smallest, window):
+                    raise _no_room(name, window)
 
     def tokens(self, window: int) -> int:
         """Count two passes over each sample: one scores the right answer, one reads the prompt to go on.
@@ -100,6 +108,11 @@ class RulerPlan(Plan):
 
     def targets_in(self, window: int) -> int:
         return 1  # an answer has a few tokens, whose number is known only when it is drawn
+
+
+def _no_room(name: str, window: int) -> NotApplicableError:
+    """Return the error for a task that cannot be asked in a window."""
+    return NotApplicableError(f"n/a: no prompt of {name} leaves {NEW_TOKENS} of {window} tokens")
 
 
 class Ruler(Protocol[RulerPlan]):
