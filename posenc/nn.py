@@ -3,8 +3,8 @@
 - `Attention`: causal multi-head attention with an encoding, which replaces a model's own.
 - `score_mod`: a bias for PyTorch's FlexAttention.
 - `RotaryEmbedding`: cos and sin of a rotation, as `apply_rotary_pos_emb` of transformers takes them.
-- `attention_function`: a bias or anything else that acts on scores, for the registry of attention functions
-  of transformers.
+- `register_attention`: let models of transformers attend by an encoding: a bias or anything else that acts on
+  scores. `attention_function` makes the function alone.
 
 B batch, T queries, S keys, H heads, D head width.
 """
@@ -28,7 +28,14 @@ from posenc.model.attention import Attention as ModelAttention
 from posenc.model.inputs import Heads, Layer
 from posenc.model.kernels import attend, fused_mask
 
-__all__ = ["Attention", "RotaryEmbedding", "attention_function", "make_encoding", "score_mod"]
+__all__ = [
+    "Attention",
+    "RotaryEmbedding",
+    "attention_function",
+    "make_encoding",
+    "register_attention",
+    "score_mod",
+]
 
 # (score, batch, head, query, key) -> score, all but the score indices; FlexAttention vectorises it over pairs
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -203,12 +210,35 @@ class RotaryEmbedding(nn.Module):
         return torch.cat((cos, cos), dim=-1).to(x), torch.cat((sin, sin), dim=-1).to(x)
 
 
-def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]:
-    """Return an attention function for `transformers.AttentionInterface.register`.
+def register_attention(name: str, encoding: Encoding) -> None:
+    """Let models of transformers attend by an encoding: `model.set_attn_implementation(name)` chooses it.
 
-    It gets queries and keys as the model has rotated them. Attention is causal, over texts of equal length,
-    and nothing else: where a model asks for a mask, a window, sinks, capped scores or dropout, a pass raises
-    UserError. Raises UserError for an encoding that needs more than these queries and keys.
+    A later call with the same name replaces the encoding in all models that have chosen the name.
+    Raises UserError for a name of transformers' own, and for an encoding that `attention_function` refuses.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    function = attention_function(encoding)
+    registered = AttentionInterface().get(name)
+    # "eager" stands for a function of each model, so that no registry has it.
+    if name == "eager" or not (registered is None or hasattr(registered, OF_POSENC)):
+        problem = "transformers has an attention function of this name"
+        raise UserError("name", name, problem, hint=f'choose another one, such as "posenc_{encoding.name}"')
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, sdpa_mask)
+
+
+OF_POSENC = "encoding_of_posenc"  # an attribute of the functions that `attention_function` makes
+
+
+def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]:
+    """Return an attention function for transformers. `register_attention` makes and registers it.
+
+    It gets queries and keys as the model has rotated them. Attention is causal, over texts of equal length
+    at positions 0, 1, 2, ..., and nothing else: where a model asks for a mask, a window, sinks, capped scores
+    or dropout, a pass raises UserError. So it does for a static cache, and if transformers was given no mask
+    function beside this one. Raises UserError for an encoding that needs more than these queries and keys.
     """
     needs_more = {"embed", "shift", "adjust", "rotate", "prepare", "output"}
     _check_hooks(encoding, needs_more, "it needs more than rotated queries and keys")
@@ -224,8 +254,7 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
         **further_arguments: Any,
     ) -> tuple[Tensor, None]:
         """Return the output (B, T, H, D)."""
-        if attention_mask is not None:
-            raise UserError("attention_mask", None, "posenc.nn takes no mask: give texts of one length")
+        _check_mask(module, attention_mask, queries=query.shape[2], keys=key.shape[2])
         _check_nothing_is_lost(module, further_arguments, keys=key.shape[2])
         query_heads_per_key_head = query.shape[1] // key.shape[1]
         key = key.repeat_interleave(query_heads_per_key_head, dim=1)
@@ -241,6 +270,7 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
         output = attend(Heads(query, key, value), layer_input, layer)  # (B, H, T, D)
         return output.transpose(1, 2).contiguous(), None
 
+    setattr(attend_in_transformers, OF_POSENC, encoding)
     return attend_in_transformers
 
 
@@ -308,6 +338,36 @@ def _check_rotation(encoding: Encoding) -> None:
     if encoding.layout != "half" or encoding.width != encoding.shape.head_dim:
         problem = f"it turns {encoding.width} of {encoding.shape.head_dim} numbers, {encoding.layout}"
         raise UserError("encoding", encoding.name, problem, allowed='layout="half", whole heads')
+
+
+def _check_mask(module: nn.Module, mask: Tensor | None, *, queries: int, keys: int) -> None:
+    """Raise UserError for a mask, and where transformers hands over none although one is needed."""
+    if mask is not None:
+        problem = "posenc.nn takes no mask: give texts of one length, and a cache that grows with them"
+        raise UserError("attention_mask", None, problem)
+    # `sdpa_mask` makes no mask for the first pass with an empty static cache, whose last keys are no tokens.
+    # In a later pass of several tokens it makes one, so that no pass with a growing cache is refused here.
+    if 1 < queries < keys:
+        problem = f"{queries} tokens with {keys} keys: posenc.nn takes no static cache"
+        raise UserError("past_key_values", None, problem, hint="use transformers.DynamicCache, its default")
+    config = getattr(module, "config", None)
+    if config is not None:
+        _check_mask_function(config._attn_implementation)
+
+
+def _check_mask_function(name: str) -> None:
+    """Raise UserError if transformers makes no mask for an attention function, or one of another kind.
+
+    Without a mask function it hands over None whatever the texts are. The one of FlashAttention does so for
+    static caches.
+    """
+    from transformers import AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    if AttentionMaskInterface().get(name) is not sdpa_mask:
+        problem = f"{name!r} was registered without sdpa_mask, so that padding would be ignored"
+        hint = f"use posenc.nn.register_attention({name!r}, encoding), which registers both"
+        raise UserError("attention_mask", None, problem, hint=hint)
 
 
 def _check_nothing_is_lost(module: nn.Module, arguments: Mapping[str, Any], keys: int) -> None:

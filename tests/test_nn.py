@@ -184,8 +184,7 @@ def test_an_attention_function_without_a_bias_changes_nothing(llama, tokens):
 
 def attend_by(llama, encoding):
     """Let a Llama attend by an encoding."""
-    transformers.AttentionInterface.register("of_posenc", posenc.nn.attention_function(encoding))
-    transformers.AttentionMaskInterface.register("of_posenc", transformers.masking_utils.sdpa_mask)
+    posenc.nn.register_attention("of_posenc", encoding)
     llama.set_attn_implementation("of_posenc")
 
 
@@ -216,6 +215,79 @@ def test_texts_of_different_length_are_refused(llama, tokens):
     padded[0, :5] = 0
     with pytest.raises(UserError, match="takes no mask"):
         llama(tokens, attention_mask=padded)
+
+
+@torch.no_grad()
+def test_a_function_and_a_mask_registered_one_by_one_are_the_same(llama, tokens):
+    encoding = made("alibi")
+    attend_by(llama, encoding)
+    expected = llama(tokens).logits
+    transformers.AttentionInterface.register("one_by_one", posenc.nn.attention_function(encoding))
+    transformers.AttentionMaskInterface.register("one_by_one", transformers.masking_utils.sdpa_mask)
+    llama.set_attn_implementation("one_by_one")
+    assert torch.equal(llama(tokens).logits, expected)
+
+
+@torch.no_grad()
+def test_an_attention_function_without_a_mask_function_is_refused(llama, tokens):
+    """transformers makes no mask then, and padding was ignored in silence."""
+    transformers.AttentionInterface.register("no_mask", posenc.nn.attention_function(made("alibi")))
+    llama.set_attn_implementation("no_mask")
+    padded = torch.ones_like(tokens)
+    padded[0, :5] = 0
+    with pytest.raises(UserError, match=r"register_attention\('no_mask', encoding\)"):
+        llama(tokens, attention_mask=padded)
+
+
+@torch.no_grad()
+def test_a_mask_function_that_knows_no_static_cache_is_refused(llama, tokens):
+    mask_function = transformers.masking_utils.flash_attention_mask
+    transformers.AttentionInterface.register("other_mask", posenc.nn.attention_function(made("alibi")))
+    transformers.AttentionMaskInterface.register("other_mask", mask_function)
+    llama.set_attn_implementation("other_mask")
+    with pytest.raises(UserError, match="registered without sdpa_mask"):
+        llama(tokens)
+
+
+@pytest.mark.parametrize("length", [1, 9])
+@torch.no_grad()
+def test_a_static_cache_is_refused_in_its_first_pass(llama, tokens, length):
+    """transformers makes no mask for it, and the queries were taken for those of the last keys."""
+    attend_by(llama, made("alibi"))
+    cache = transformers.StaticCache(config=llama.config, max_cache_len=2 * T)
+    with pytest.raises(UserError, match="cache"):
+        llama(tokens[:, :length], past_key_values=cache)
+
+
+def test_generation_with_a_static_cache_is_refused(llama, tokens):
+    attend_by(llama, made("alibi"))
+    with pytest.raises(UserError, match="cache"):
+        llama.generate(tokens[:, :9], max_new_tokens=4, cache_implementation="static")
+
+
+def test_generation_is_the_choice_of_the_best_token_in_each_pass(llama, tokens):
+    attend_by(llama, made("alibi"))
+    text = tokens[:1, :9]
+    generated = llama.generate(text, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    for _ in range(4):
+        with torch.no_grad():
+            best = llama(text).logits[:, -1:].argmax(-1)
+        text = torch.cat((text, best), dim=1)
+    assert torch.equal(generated, text)
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager"])
+def test_no_attention_function_of_transformers_is_replaced(name):
+    with pytest.raises(UserError, match=f"name={name}: transformers has"):
+        posenc.nn.register_attention(name, made("alibi"))
+
+
+@torch.no_grad()
+def test_a_registered_name_can_have_another_encoding(llama, tokens):
+    attend_by(llama, made("alibi"))
+    with_alibi = llama(tokens).logits
+    attend_by(llama, made("nope"))
+    assert not torch.allclose(llama(tokens).logits, with_alibi)
 
 
 @pytest.fixture
