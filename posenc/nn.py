@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -74,11 +75,29 @@ def make_encoding(
 
 
 def _initial_encoding(
-    name: str, *, d_model: int, n_heads: int, head_dim: int | None = None, seed: int = 0, **arguments: Any
+    name: str,
+    *,
+    d_model: int,
+    n_heads: int,
+    train_length: int,
+    n_layers: int,
+    head_dim: int | None = None,
+    seed: int = 0,
+    **parameters: Any,
 ) -> Encoding:
     """Build an encoding as `make_encoding` does, without warnings. Raises UserError."""
-    width = _head_width(d_model, n_heads) if head_dim is None else head_dim
-    encoding = build_encoding(name, d_model=d_model, n_heads=n_heads, head_dim=width, **arguments)
+    if head_dim is None:
+        head_dim = _head_width(d_model, n_heads)
+    sizes = {
+        "d_model": d_model,
+        "n_heads": n_heads,
+        "head_dim": head_dim,
+        "n_layers": n_layers,
+        "train_length": train_length,
+    }
+    for key, size in sizes.items():
+        _check_whole(key, size, least=1)
+    encoding = build_encoding(name, **sizes, **parameters)
     initialize_encoding(encoding, "encoding", seed)
     return encoding
 
@@ -277,8 +296,23 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
 # --- what is refused
 
 
+def _check_whole(key: str, value: Any, *, least: int) -> None:
+    """Raise UserError for anything but a whole number from `least` on: also for 4.0, "4" and True."""
+    allowed = f"a whole number from {least}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        # 32 and "32" look alike in print, so that the error shows the quotes.
+        shown = repr(value) if isinstance(value, str) else value
+        meant = str(value).removesuffix(".0")
+        hint = f"write {key}={meant}" if meant.isdecimal() else ""
+        raise UserError(key, shown, "is not a whole number", allowed=allowed, hint=hint)
+    if int(value) < least:
+        raise UserError(key, value, "too small", allowed=allowed)
+
+
 def _head_width(d_model: int, n_heads: int) -> int:
     """Return the width of a head. Raises UserError if the heads do not share the model's width evenly."""
+    _check_whole("d_model", d_model, least=1)
+    _check_whole("n_heads", n_heads, least=1)
     if d_model % n_heads:
         raise UserError("n_heads", n_heads, f"does not divide d_model={d_model}")
     return d_model // n_heads

@@ -1,6 +1,7 @@
 """posenc.nn: encodings in somebody else's model, against formulas and against transformers itself."""
 
 import hf_models
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -54,6 +55,32 @@ def test_what_acts_outside_of_the_attention_is_refused(name, message):
 def test_a_name_needs_the_training_length():
     with pytest.raises(UserError, match="train_length"):
         posenc.nn.Attention(WIDTH, HEADS, "alibi")
+
+
+NO_LENGTHS = [0, -5, "32", 32.5, 32.0, True, None]
+
+
+@pytest.mark.parametrize("length", NO_LENGTHS)
+def test_a_training_length_is_a_whole_number_from_1(length):
+    with pytest.raises(UserError, match=r"train_length.*\n  allowed: a whole number from 1"):
+        posenc.nn.make_encoding("alibi", d_model=WIDTH, n_heads=HEADS, train_length=length)
+
+
+@pytest.mark.parametrize("length", NO_LENGTHS[:-1])
+def test_a_training_length_of_an_encoding_by_name_is_a_whole_number_from_1(length):
+    with pytest.raises(UserError, match=r"train_length=.*\n  allowed: a whole number from 1"):
+        posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=length)
+
+
+@pytest.mark.parametrize("written", ["32", 32.0])
+def test_a_whole_number_of_another_type_is_shown_as_it_should_be(written):
+    with pytest.raises(UserError, match=r"write train_length=32$"):
+        posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=written)
+
+
+def test_a_training_length_of_numpy_is_a_whole_number():
+    attention = posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=np.int64(T))
+    assert attention.encoding.shape.train_length == T
 
 
 def test_a_built_encoding_takes_no_training_length():
