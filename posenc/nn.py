@@ -256,8 +256,9 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
 
     It gets queries and keys as the model has rotated them. Attention is causal, over texts of equal length
     at positions 0, 1, 2, ..., and nothing else: where a model asks for a mask, a window, sinks, capped scores
-    or dropout, a pass raises UserError. So it does for a static cache, and if transformers was given no mask
-    function beside this one. Raises UserError for an encoding that needs more than these queries and keys.
+    or dropout, a pass raises UserError. So it does for a static cache, for a model with other heads or with
+    more layers than the encoding was made for, and if transformers was given no mask function beside this
+    one. Raises UserError for an encoding that needs more than these queries and keys.
     """
     needs_more = {"embed", "shift", "adjust", "rotate", "prepare", "output"}
     _check_hooks(encoding, needs_more, "it needs more than rotated queries and keys")
@@ -273,16 +274,18 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
         **further_arguments: Any,
     ) -> tuple[Tensor, None]:
         """Return the output (B, T, H, D)."""
-        _check_mask(module, attention_mask, queries=query.shape[2], keys=key.shape[2])
+        _, n_heads, n_queries, head_dim = query.shape
+        layer_index = int(getattr(module, "layer_idx", None) or 0)
+        _check_shape(encoding, layer=layer_index, n_heads=n_heads, head_dim=head_dim)
+        _check_mask(module, attention_mask, queries=n_queries, keys=key.shape[2])
         _check_nothing_is_lost(module, further_arguments, keys=key.shape[2])
-        query_heads_per_key_head = query.shape[1] // key.shape[1]
+        query_heads_per_key_head = n_heads // key.shape[1]
         key = key.repeat_interleave(query_heads_per_key_head, dim=1)
         value = value.repeat_interleave(query_heads_per_key_head, dim=1)
         if scaling is not None:  # the kernels multiply by D^-1/2
-            query = query * (scaling * query.shape[-1] ** 0.5)
-        layer_index = int(getattr(module, "layer_idx", None) or 0)
+            query = query * (scaling * head_dim**0.5)
         positions = torch.arange(key.shape[2], device=key.device)
-        mask = fused_mask(encoding, layer_index, query.shape[2], positions)
+        mask = fused_mask(encoding, layer_index, n_queries, positions)
         # Hooks that read the layer's input are refused above, so that any tensor can stand for it.
         layer_input = query
         layer = Layer(encoding, layer_index, positions, mask)
@@ -325,16 +328,19 @@ def _check_unused(arguments: Mapping[str, Any]) -> None:
             raise UserError(key, value, "is for an encoding by name", hint="give it to make_encoding")
 
 
-def _check_shape(encoding: Encoding, **sizes: int) -> None:
-    """Raise UserError for an encoding that was built for other heads, or for fewer layers."""
-    layer = sizes.pop("layer")
-    if layer >= encoding.shape.n_layers:
-        problem = f"{encoding.name} was made for n_layers={encoding.shape.n_layers}; layers count from 0"
-        raise UserError("layer", layer, problem)
+def _check_shape(encoding: Encoding, *, layer: int = 0, **sizes: int) -> None:
+    """Raise UserError for an encoding that was built for other sizes, or for too few layers."""
+    name = encoding.name
+    n_layers = encoding.shape.n_layers
+    if layer >= n_layers:
+        problem = f"{name} was made for n_layers={n_layers}; layers count from 0"
+        hint = f"give the model's n_layers, {layer + 1} or more: make_encoding({name!r}, n_layers=...)"
+        raise UserError("layer", layer, problem, hint=hint)
     for key, size in sizes.items():
         size_of_encoding = getattr(encoding.shape, key)
         if size != size_of_encoding:
-            raise UserError(key, size, f"{encoding.name} was made for {key}={size_of_encoding}")
+            hint = f"give the model's {key}: make_encoding({name!r}, {key}={size}, ...)"
+            raise UserError(key, size, f"{name} was made for {key}={size_of_encoding}", hint=hint)
 
 
 def _check_hooks(encoding: Encoding, unfit: set[str] | frozenset[str], problem: str) -> None:

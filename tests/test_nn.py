@@ -236,6 +236,33 @@ def test_decoding_with_a_cache_is_a_pass_over_all(llama, tokens):
     torch.testing.assert_close(last, llama(tokens).logits[:, -1:], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["alibi", "dape", "fire", "kerple_log", "stick_breaking", "t5"])
+def test_an_encoding_for_fewer_layers_than_llama_is_refused(llama, tokens, name):
+    attend_by(llama, posenc.nn.make_encoding(name, **{**SIZES, "n_layers": 1}))
+    with pytest.raises(UserError, match=f"layer=1: {name} was made for n_layers=1"):
+        llama(tokens)
+
+
+@torch.no_grad()
+def test_an_encoding_for_more_layers_than_llama_is_taken(llama, tokens):
+    attend_by(llama, made("alibi"))
+    expected = llama(tokens).logits
+    attend_by(llama, posenc.nn.make_encoding("alibi", **{**SIZES, "n_layers": 8}))
+    assert torch.equal(llama(tokens).logits, expected)
+
+
+def test_an_encoding_for_more_heads_than_llama_is_refused(llama, tokens):
+    attend_by(llama, posenc.nn.make_encoding("alibi", **{**SIZES, "n_heads": 2 * HEADS}))
+    with pytest.raises(UserError, match="n_heads=4: alibi was made for n_heads=8"):
+        llama(tokens)
+
+
+def test_an_encoding_for_wider_heads_than_those_of_llama_is_refused(llama, tokens):
+    attend_by(llama, made("alibi", head_dim=16))
+    with pytest.raises(UserError, match="head_dim=8: alibi was made for head_dim=16"):
+        llama(tokens)
+
+
 def test_texts_of_different_length_are_refused(llama, tokens):
     attend_by(llama, made("alibi"))
     padded = torch.ones_like(tokens)
