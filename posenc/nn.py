@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -24,10 +24,12 @@ from posenc.core.errors import UserError
 from posenc.encodings import build_encoding
 from posenc.encodings.base import Encoding
 from posenc.encodings.initial_values import initialize_encoding
+from posenc.encodings.registry import encoding_class
 from posenc.encodings.shared.rotary import Rotary
 from posenc.model.attention import Attention as ModelAttention
 from posenc.model.inputs import Heads, Layer
 from posenc.model.kernels import attend, fused_mask
+from posenc.settings.signature import parameters_of
 
 __all__ = [
     "Attention",
@@ -128,7 +130,9 @@ class Attention(nn.Module):
         """
         super().__init__()
         head_dim = _head_width(d_model, n_heads)
+        _check_whole("layer", layer, least=0)
         if isinstance(encoding, str):
+            _check_parameters(parameters, declared=_parameters_of(encoding, parameters))
             if train_length is None:
                 raise UserError("train_length", None, "is needed: T, the length that the model is trained at")
             # Its warnings would speak of a model of `layer` + 1 layers, which nobody has.
@@ -141,11 +145,14 @@ class Attention(nn.Module):
                 **parameters,
             )
         else:
+            _check_encoding(encoding, allowed="a name, or what posenc.nn.make_encoding returns")
+            _check_parameters(parameters, declared=())
             _check_unused({"train_length": train_length, **parameters})
             _check_shape(encoding, d_model=d_model, n_heads=n_heads, head_dim=head_dim, layer=layer)
         _check_hooks(encoding, {"embed"}, "it adds to the embeddings: x = encoding.embed(x, positions, 0)")
         _check_carries_nothing(encoding)
         self.encoding = encoding
+        self.d_model = d_model
         self.layer = layer
         self._checked_positions: Tensor | None = None
         self.attention = ModelAttention(d_model, n_heads, layer, qk_norm=qk_norm)
@@ -153,15 +160,18 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Attend in x (B, T, d_model) at positions (T,), which are 0..T-1 by default.
 
-        Raises UserError for positions with gaps and an encoding whose bias is by distance: its kernels count
-        distances in tokens.
+        Raises UserError for tensors of other shapes. So it does for positions with gaps and an encoding whose
+        bias is by distance: its kernels count distances in tokens.
         """
+        _check_input(x, self.d_model)
         length = x.shape[1]
         if positions is None:
             positions = torch.arange(length, device=x.device)
-        elif positions is not self._checked_positions:  # asking a GPU makes it wait, so once for a tensor
-            _check_neighbours(self.encoding, positions)
-            self._checked_positions = positions
+        else:
+            _check_positions(positions, length)
+            if positions is not self._checked_positions:  # asking a GPU makes it wait, so once for a tensor
+                _check_neighbours(self.encoding, positions)
+                self._checked_positions = positions
         mask = fused_mask(self.encoding, self.layer, length, positions)
         output: Tensor = self.attention(x, positions, self.encoding, length, mask)
         return output
@@ -177,6 +187,10 @@ def score_mod(
     it is on the device of the encoding's tensors. FlexAttention's block mask has to be causal. Raises
     UserError for an encoding that changes anything but the bias.
     """
+    _check_encoding(encoding)
+    _check_whole("length", length, least=1)
+    _check_whole("layer", layer, least=0)
+    _check_shape(encoding, layer=layer)
     _check_hooks(encoding, encoding.hooks - {"bias", "distance_bias"}, "it is not a bias alone")
     if not encoding.hooks:
         return lambda score, batch, head, query, key: score
@@ -207,18 +221,27 @@ class RotaryEmbedding(nn.Module):
     transformers, so that a model that was trained there keeps its projections.
     """
 
-    def __init__(self, encoding: Encoding) -> None:
+    def __init__(self, encoding: Encoding, config: Any = None) -> None:
         """Take a rotation of whole heads, or an encoding without hooks, for which nothing is rotated.
 
-        Raises UserError for any other encoding.
+        Raises UserError for any other encoding. With the `config` of the model it also does for an encoding
+        that was made for heads of another width, which a forward pass of this module cannot see.
         """
         super().__init__()
+        _check_encoding(encoding)
         if encoding.hooks:
             _check_rotation(encoding)
+        if config is not None:
+            _check_shape(encoding, head_dim=_rotated_width(config))
         self.encoding = encoding
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin for position_ids (B, T), each (B, T, D) in the dtype of x."""
+        """Return cos and sin for position_ids (B, T), each (B, T, D) in the dtype of x.
+
+        Raises UserError if x (B, T, d_model) is wider or narrower than in the model of the encoding.
+        """
+        if x.dim() == 3:  # a tensor of any other shape stands for its dtype and device alone
+            _check_shape(self.encoding, d_model=x.shape[-1])
         if not isinstance(self.encoding, Rotary):
             shape = (*position_ids.shape, self.encoding.shape.head_dim)
             ones = torch.ones(shape, device=x.device, dtype=x.dtype)
@@ -238,6 +261,8 @@ def register_attention(name: str, encoding: Encoding) -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
+    if not isinstance(name, str):
+        raise UserError("name", name, "is not a text", hint='register_attention("posenc_alibi", encoding)')
     function = attention_function(encoding)
     registered = AttentionInterface().get(name)
     # "eager" stands for a function of each model, so that no registry has it.
@@ -260,6 +285,7 @@ def attention_function(encoding: Encoding) -> Callable[..., tuple[Tensor, None]]
     more layers than the encoding was made for, and if transformers was given no mask function beside this
     one. Raises UserError for an encoding that needs more than these queries and keys.
     """
+    _check_encoding(encoding)
     needs_more = {"embed", "shift", "adjust", "rotate", "prepare", "output"}
     _check_hooks(encoding, needs_more, "it needs more than rotated queries and keys")
     _check_carries_nothing(encoding)
@@ -319,6 +345,85 @@ def _head_width(d_model: int, n_heads: int) -> int:
     if d_model % n_heads:
         raise UserError("n_heads", n_heads, f"does not divide d_model={d_model}")
     return d_model // n_heads
+
+
+def _check_encoding(encoding: object, *, allowed: str = "what posenc.nn.make_encoding returns") -> None:
+    """Raise UserError for a name, a class, or any other thing that is not a built encoding."""
+    if isinstance(encoding, Encoding):
+        return
+    if isinstance(encoding, str):
+        name = encoding
+        shown = encoding
+        problem = "is a name, and here the built encoding is needed"
+    else:
+        name = "alibi"
+        shown = _short_name(encoding)
+        problem = "is not an encoding"
+    hint = f'make_encoding("{name}", d_model=..., n_heads=..., n_layers=..., train_length=...)'
+    raise UserError("encoding", shown, problem, allowed=allowed, hint=hint)
+
+
+def _short_name(value: object) -> str:
+    """Return the name of a class, or that of the class of a value; `None` for None."""
+    if value is None:
+        return "None"
+    return value.__name__ if isinstance(value, type) else type(value).__name__
+
+
+# What other attention modules take and `Attention` does not, with what to write instead.
+NOT_OF_ATTENTION = {
+    "n_layers": "give all layers one encoding: make_encoding(NAME, n_layers=...)",
+    "head_dim": "heads share d_model: head_dim is d_model / n_heads",
+    "dropout": "it has no dropout: put nn.Dropout behind it",
+    "device": "write Attention(...).to(device)",
+    "dtype": "write Attention(...).to(dtype)",
+    "bias": "its linear maps have no bias",
+    "is_causal": "it is always causal",
+    "causal": "it is always causal",
+    "n_kv_heads": "it has as many heads of keys as of queries",
+    "num_kv_heads": "it has as many heads of keys as of queries",
+    "batch_first": "x is (B, T, d_model)",
+}
+
+
+def _check_parameters(parameters: Mapping[str, Any], *, declared: Collection[str]) -> None:
+    """Raise UserError for what belongs to an attention module and is no parameter of the encoding."""
+    for key, value in parameters.items():
+        if key in NOT_OF_ATTENTION and key not in declared:
+            raise UserError(key, value, "posenc.nn.Attention does not take it", hint=NOT_OF_ATTENTION[key])
+
+
+def _parameters_of(name: str, parameters: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the parameters of an encoding by name. Raises UserError for an unknown name."""
+    return parameters_of(encoding_class(name, parameters.get("plugins", ())))
+
+
+def _check_input(x: object, d_model: int) -> None:
+    """Raise UserError for anything but a tensor (B, T, d_model). It looks at shapes alone."""
+    if not isinstance(x, Tensor):
+        raise UserError("x", type(x).__name__, "is not a tensor", allowed=f"a tensor (B, T, {d_model})")
+    if x.dim() != 3 or x.shape[2] != d_model:
+        problem = f"wrong shape for d_model={d_model}"
+        raise UserError("x", tuple(x.shape), problem, allowed=f"a tensor (B, T, {d_model})")
+
+
+def _check_positions(positions: object, length: int) -> None:
+    """Raise UserError for anything but a tensor (T,). It looks at shapes alone."""
+    allowed = f"a tensor ({length},), shared by all texts of the batch"
+    if not isinstance(positions, Tensor):
+        hint = "write torch.tensor(positions, device=x.device)"
+        raise UserError("positions", type(positions).__name__, "is not a tensor", allowed=allowed, hint=hint)
+    if positions.shape != (length,):
+        problem = f"wrong shape for {length} tokens"
+        raise UserError("positions", tuple(positions.shape), problem, allowed=allowed)
+
+
+def _rotated_width(config: Any) -> int:
+    """Return how many numbers of a head a model of transformers rotates, by its configuration."""
+    config = config.get_text_config()
+    head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rope_parameters = getattr(config, "rope_parameters", None) or {}
+    return int(head_dim * rope_parameters.get("partial_rotary_factor", 1.0))
 
 
 def _check_unused(arguments: Mapping[str, Any]) -> None:

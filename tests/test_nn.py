@@ -108,6 +108,86 @@ def test_heads_that_do_not_share_the_width_evenly_are_refused():
         posenc.nn.make_encoding("alibi", d_model=WIDTH, n_heads=5, train_length=T)
 
 
+@pytest.mark.parametrize("n_heads", [0, -4, 4.0, "4", True])
+def test_a_number_of_heads_is_a_whole_number_from_1(n_heads):
+    with pytest.raises(UserError, match=r"n_heads=.*\n  allowed: a whole number from 1"):
+        posenc.nn.Attention(WIDTH, n_heads, "alibi", train_length=T)
+
+
+@pytest.mark.parametrize("key", ["d_model", "n_heads", "n_layers", "head_dim"])
+def test_each_size_of_an_encoding_is_a_whole_number_from_1(key):
+    with pytest.raises(UserError, match=f"{key}=0: too small"):
+        posenc.nn.make_encoding("alibi", **(SIZES | {key: 0}))
+
+
+@pytest.mark.parametrize("name", ["alibi", "fire"])
+def test_a_layer_by_name_is_a_whole_number_from_0(name):
+    with pytest.raises(UserError, match="layer=-1: too small"):
+        posenc.nn.Attention(WIDTH, HEADS, name, train_length=T, layer=-1)
+
+
+def test_a_layer_of_a_built_encoding_is_a_whole_number_from_0():
+    with pytest.raises(UserError, match="layer=-1: too small"):
+        posenc.nn.Attention(WIDTH, HEADS, made("alibi"), layer=-1)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [(None, "None"), (torch.nn.Linear, "Linear"), (torch.nn.Identity(), "Identity")]
+)
+def test_an_attention_takes_a_name_or_an_encoding(encoding, shown):
+    with pytest.raises(UserError, match=f"encoding={shown}: is not an encoding\n  allowed: a name, or"):
+        posenc.nn.Attention(WIDTH, HEADS, encoding)
+
+
+TAKE_NO_NAME = {
+    "score_mod": lambda: posenc.nn.score_mod("alibi", T),
+    "RotaryEmbedding": lambda: posenc.nn.RotaryEmbedding("alibi"),
+    "attention_function": lambda: posenc.nn.attention_function("alibi"),
+    "register_attention": lambda: posenc.nn.register_attention("mine", "alibi"),
+}
+
+
+@pytest.mark.parametrize("function", TAKE_NO_NAME.values(), ids=TAKE_NO_NAME)
+def test_a_name_in_the_place_of_a_built_encoding_is_refused(function):
+    with pytest.raises(UserError, match=r'(?s)encoding=alibi: is a name.*make_encoding\("alibi"'):
+        function()
+
+
+@pytest.mark.parametrize("of", ["a name", "a built encoding"])
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("n_layers", 4, r"make_encoding\(NAME, n_layers=...\)"),
+        ("head_dim", 16, "d_model / n_heads"),
+        ("dropout", 0.1, "put nn.Dropout behind it"),
+        ("device", "cuda", r"Attention\(...\).to\(device\)"),
+    ],
+)
+def test_what_an_attention_does_not_have_is_refused(of, key, value, hint):
+    encoding = "alibi" if of == "a name" else made("alibi")
+    with pytest.raises(UserError, match=f"(?s)^error: {key}={value}: posenc.nn.Attention .*{hint}"):
+        posenc.nn.Attention(WIDTH, HEADS, encoding, **{key: value})
+
+
+@pytest.fixture
+def alibi_attention():
+    return posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=T)
+
+
+@pytest.mark.parametrize("shape", [(6, WIDTH), (2, 6, WIDTH // 2), (1, 2, 6, WIDTH)])
+def test_an_input_of_another_shape_is_refused(alibi_attention, shape):
+    with pytest.raises(UserError, match=r"(?s)x=.*allowed: a tensor \(B, T, 32\)"):
+        alibi_attention(torch.randn(shape))
+
+
+@pytest.mark.parametrize(
+    "positions", [torch.arange(12).view(2, 6), torch.arange(5), torch.arange(7), list(range(6))]
+)
+def test_positions_of_another_shape_are_refused(alibi_attention, positions):
+    with pytest.raises(UserError, match=r"(?s)positions=.*allowed: a tensor \(6,\)"):
+        alibi_attention(torch.randn(2, 6, WIDTH), positions)
+
+
 def test_alibi_by_the_module_is_the_formula():
     torch.manual_seed(0)
     attention = posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=T)
@@ -138,6 +218,18 @@ def test_a_score_mod_is_the_bias(name):
 def test_what_is_no_bias_has_no_score_mod():
     with pytest.raises(UserError, match="not a bias alone"):
         posenc.nn.score_mod(made("rope"), T)
+
+
+@pytest.mark.parametrize("length", [0, -1, 8.0, "8"])
+def test_the_length_of_a_score_mod_is_a_whole_number_from_1(length):
+    with pytest.raises(UserError, match=r"length=.*\n  allowed: a whole number from 1"):
+        posenc.nn.score_mod(made("alibi"), length)
+
+
+@pytest.mark.parametrize("layer", [-1, 2])
+def test_the_layer_of_a_score_mod_is_one_of_the_encoding(layer):
+    with pytest.raises(UserError, match=f"layer={layer}: "):
+        posenc.nn.score_mod(made("alibi"), T, layer=layer)
 
 
 def test_the_score_mod_of_an_encoding_without_hooks_changes_nothing():
@@ -180,6 +272,27 @@ def test_a_rotation_in_llama_is_the_one_of_transformers(llama, tokens):
 def test_a_rotation_that_llama_has_no_place_for_is_refused(name, parameters):
     with pytest.raises(UserError, match="encoding="):
         posenc.nn.RotaryEmbedding(made(name, **parameters))
+
+
+def test_a_rotation_for_a_model_of_another_width_is_refused(llama, tokens):
+    wider = posenc.nn.make_encoding("rope", **(SIZES | {"d_model": 2 * WIDTH}), layout="half")
+    llama.model.rotary_emb = posenc.nn.RotaryEmbedding(wider)
+    with pytest.raises(UserError, match="d_model=32: rope was made for d_model=64"):
+        llama(tokens)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("rope", {"layout": "half"}), ("nope", {})])
+def test_a_rotation_of_wider_heads_is_refused_by_the_configuration(llama, name, parameters):
+    encoding = made(name, head_dim=16, **parameters)
+    with pytest.raises(UserError, match=f"head_dim=8: {name} was made for head_dim=16"):
+        posenc.nn.RotaryEmbedding(encoding, llama.config)
+
+
+def test_the_configuration_says_which_part_of_a_head_is_rotated():
+    config = transformers.AutoConfig.for_model("gpt_neox", **hf_models.GPT_NEOX)
+    posenc.nn.RotaryEmbedding(made("rope", head_dim=4, layout="half"), config)
+    with pytest.raises(UserError, match="head_dim=4: rope was made for head_dim=8"):
+        posenc.nn.RotaryEmbedding(made("rope", layout="half"), config)
 
 
 class TrainedFrequencies(Rotary):
