@@ -1,6 +1,7 @@
 """posenc.nn: encodings in somebody else's model, against formulas and against transformers itself."""
 
 import hf_models
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -56,6 +57,32 @@ def test_a_name_needs_the_training_length():
         posenc.nn.Attention(WIDTH, HEADS, "alibi")
 
 
+NO_LENGTHS = [0, -5, "32", 32.5, 32.0, True, None]
+
+
+@pytest.mark.parametrize("length", NO_LENGTHS)
+def test_a_training_length_is_a_whole_number_from_1(length):
+    with pytest.raises(UserError, match=r"train_length.*\n  allowed: a whole number from 1"):
+        posenc.nn.make_encoding("alibi", d_model=WIDTH, n_heads=HEADS, train_length=length)
+
+
+@pytest.mark.parametrize("length", NO_LENGTHS[:-1])
+def test_a_training_length_of_an_encoding_by_name_is_a_whole_number_from_1(length):
+    with pytest.raises(UserError, match=r"train_length=.*\n  allowed: a whole number from 1"):
+        posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=length)
+
+
+@pytest.mark.parametrize("written", ["32", 32.0])
+def test_a_whole_number_of_another_type_is_shown_as_it_should_be(written):
+    with pytest.raises(UserError, match=r"write train_length=32$"):
+        posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=written)
+
+
+def test_a_training_length_of_numpy_is_a_whole_number():
+    attention = posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=np.int64(T))
+    assert attention.encoding.shape.train_length == T
+
+
 def test_a_built_encoding_takes_no_training_length():
     with pytest.raises(UserError, match="train_length=99: is for an encoding by name"):
         posenc.nn.Attention(WIDTH, HEADS, made("alibi"), train_length=99)
@@ -79,6 +106,86 @@ def test_a_layer_beyond_those_of_the_encoding_is_refused():
 def test_heads_that_do_not_share_the_width_evenly_are_refused():
     with pytest.raises(UserError, match="n_heads=5: does not divide d_model=32"):
         posenc.nn.make_encoding("alibi", d_model=WIDTH, n_heads=5, train_length=T)
+
+
+@pytest.mark.parametrize("n_heads", [0, -4, 4.0, "4", True])
+def test_a_number_of_heads_is_a_whole_number_from_1(n_heads):
+    with pytest.raises(UserError, match=r"n_heads=.*\n  allowed: a whole number from 1"):
+        posenc.nn.Attention(WIDTH, n_heads, "alibi", train_length=T)
+
+
+@pytest.mark.parametrize("key", ["d_model", "n_heads", "n_layers", "head_dim"])
+def test_each_size_of_an_encoding_is_a_whole_number_from_1(key):
+    with pytest.raises(UserError, match=f"{key}=0: too small"):
+        posenc.nn.make_encoding("alibi", **(SIZES | {key: 0}))
+
+
+@pytest.mark.parametrize("name", ["alibi", "fire"])
+def test_a_layer_by_name_is_a_whole_number_from_0(name):
+    with pytest.raises(UserError, match="layer=-1: too small"):
+        posenc.nn.Attention(WIDTH, HEADS, name, train_length=T, layer=-1)
+
+
+def test_a_layer_of_a_built_encoding_is_a_whole_number_from_0():
+    with pytest.raises(UserError, match="layer=-1: too small"):
+        posenc.nn.Attention(WIDTH, HEADS, made("alibi"), layer=-1)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [(None, "None"), (torch.nn.Linear, "Linear"), (torch.nn.Identity(), "Identity")]
+)
+def test_an_attention_takes_a_name_or_an_encoding(encoding, shown):
+    with pytest.raises(UserError, match=f"encoding={shown}: is not an encoding\n  allowed: a name, or"):
+        posenc.nn.Attention(WIDTH, HEADS, encoding)
+
+
+TAKE_NO_NAME = {
+    "score_mod": lambda: posenc.nn.score_mod("alibi", T),
+    "RotaryEmbedding": lambda: posenc.nn.RotaryEmbedding("alibi"),
+    "attention_function": lambda: posenc.nn.attention_function("alibi"),
+    "register_attention": lambda: posenc.nn.register_attention("mine", "alibi"),
+}
+
+
+@pytest.mark.parametrize("function", TAKE_NO_NAME.values(), ids=TAKE_NO_NAME)
+def test_a_name_in_the_place_of_a_built_encoding_is_refused(function):
+    with pytest.raises(UserError, match=r'(?s)encoding=alibi: is a name.*make_encoding\("alibi"'):
+        function()
+
+
+@pytest.mark.parametrize("of", ["a name", "a built encoding"])
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("n_layers", 4, r"make_encoding\(NAME, n_layers=...\)"),
+        ("head_dim", 16, "d_model / n_heads"),
+        ("dropout", 0.1, "put nn.Dropout behind it"),
+        ("device", "cuda", r"Attention\(...\).to\(device\)"),
+    ],
+)
+def test_what_an_attention_does_not_have_is_refused(of, key, value, hint):
+    encoding = "alibi" if of == "a name" else made("alibi")
+    with pytest.raises(UserError, match=f"(?s)^error: {key}={value}: posenc.nn.Attention .*{hint}"):
+        posenc.nn.Attention(WIDTH, HEADS, encoding, **{key: value})
+
+
+@pytest.fixture
+def alibi_attention():
+    return posenc.nn.Attention(WIDTH, HEADS, "alibi", train_length=T)
+
+
+@pytest.mark.parametrize("shape", [(6, WIDTH), (2, 6, WIDTH // 2), (1, 2, 6, WIDTH)])
+def test_an_input_of_another_shape_is_refused(alibi_attention, shape):
+    with pytest.raises(UserError, match=r"(?s)x=.*allowed: a tensor \(B, T, 32\)"):
+        alibi_attention(torch.randn(shape))
+
+
+@pytest.mark.parametrize(
+    "positions", [torch.arange(12).view(2, 6), torch.arange(5), torch.arange(7), list(range(6))]
+)
+def test_positions_of_another_shape_are_refused(alibi_attention, positions):
+    with pytest.raises(UserError, match=r"(?s)positions=.*allowed: a tensor \(6,\)"):
+        alibi_attention(torch.randn(2, 6, WIDTH), positions)
 
 
 def test_alibi_by_the_module_is_the_formula():
@@ -111,6 +218,18 @@ def test_a_score_mod_is_the_bias(name):
 def test_what_is_no_bias_has_no_score_mod():
     with pytest.raises(UserError, match="not a bias alone"):
         posenc.nn.score_mod(made("rope"), T)
+
+
+@pytest.mark.parametrize("length", [0, -1, 8.0, "8"])
+def test_the_length_of_a_score_mod_is_a_whole_number_from_1(length):
+    with pytest.raises(UserError, match=r"length=.*\n  allowed: a whole number from 1"):
+        posenc.nn.score_mod(made("alibi"), length)
+
+
+@pytest.mark.parametrize("layer", [-1, 2])
+def test_the_layer_of_a_score_mod_is_one_of_the_encoding(layer):
+    with pytest.raises(UserError, match=f"layer={layer}: "):
+        posenc.nn.score_mod(made("alibi"), T, layer=layer)
 
 
 def test_the_score_mod_of_an_encoding_without_hooks_changes_nothing():
@@ -155,6 +274,27 @@ def test_a_rotation_that_llama_has_no_place_for_is_refused(name, parameters):
         posenc.nn.RotaryEmbedding(made(name, **parameters))
 
 
+def test_a_rotation_for_a_model_of_another_width_is_refused(llama, tokens):
+    wider = posenc.nn.make_encoding("rope", **(SIZES | {"d_model": 2 * WIDTH}), layout="half")
+    llama.model.rotary_emb = posenc.nn.RotaryEmbedding(wider)
+    with pytest.raises(UserError, match="d_model=32: rope was made for d_model=64"):
+        llama(tokens)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("rope", {"layout": "half"}), ("nope", {})])
+def test_a_rotation_of_wider_heads_is_refused_by_the_configuration(llama, name, parameters):
+    encoding = made(name, head_dim=16, **parameters)
+    with pytest.raises(UserError, match=f"head_dim=8: {name} was made for head_dim=16"):
+        posenc.nn.RotaryEmbedding(encoding, llama.config)
+
+
+def test_the_configuration_says_which_part_of_a_head_is_rotated():
+    config = transformers.AutoConfig.for_model("gpt_neox", **hf_models.GPT_NEOX)
+    posenc.nn.RotaryEmbedding(made("rope", head_dim=4, layout="half"), config)
+    with pytest.raises(UserError, match="head_dim=4: rope was made for head_dim=8"):
+        posenc.nn.RotaryEmbedding(made("rope", layout="half"), config)
+
+
 class TrainedFrequencies(Rotary):
     """A rotation of whole heads whose frequencies are trained."""
 
@@ -184,8 +324,7 @@ def test_an_attention_function_without_a_bias_changes_nothing(llama, tokens):
 
 def attend_by(llama, encoding):
     """Let a Llama attend by an encoding."""
-    transformers.AttentionInterface.register("of_posenc", posenc.nn.attention_function(encoding))
-    transformers.AttentionMaskInterface.register("of_posenc", transformers.masking_utils.sdpa_mask)
+    posenc.nn.register_attention("of_posenc", encoding)
     llama.set_attn_implementation("of_posenc")
 
 
@@ -210,12 +349,112 @@ def test_decoding_with_a_cache_is_a_pass_over_all(llama, tokens):
     torch.testing.assert_close(last, llama(tokens).logits[:, -1:], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["alibi", "dape", "fire", "kerple_log", "stick_breaking", "t5"])
+def test_an_encoding_for_fewer_layers_than_llama_is_refused(llama, tokens, name):
+    attend_by(llama, posenc.nn.make_encoding(name, **{**SIZES, "n_layers": 1}))
+    with pytest.raises(UserError, match=f"layer=1: {name} was made for n_layers=1"):
+        llama(tokens)
+
+
+@torch.no_grad()
+def test_an_encoding_for_more_layers_than_llama_is_taken(llama, tokens):
+    attend_by(llama, made("alibi"))
+    expected = llama(tokens).logits
+    attend_by(llama, posenc.nn.make_encoding("alibi", **{**SIZES, "n_layers": 8}))
+    assert torch.equal(llama(tokens).logits, expected)
+
+
+def test_an_encoding_for_more_heads_than_llama_is_refused(llama, tokens):
+    attend_by(llama, posenc.nn.make_encoding("alibi", **{**SIZES, "n_heads": 2 * HEADS}))
+    with pytest.raises(UserError, match="n_heads=4: alibi was made for n_heads=8"):
+        llama(tokens)
+
+
+def test_an_encoding_for_wider_heads_than_those_of_llama_is_refused(llama, tokens):
+    attend_by(llama, made("alibi", head_dim=16))
+    with pytest.raises(UserError, match="head_dim=8: alibi was made for head_dim=16"):
+        llama(tokens)
+
+
 def test_texts_of_different_length_are_refused(llama, tokens):
     attend_by(llama, made("alibi"))
     padded = torch.ones_like(tokens)
     padded[0, :5] = 0
     with pytest.raises(UserError, match="takes no mask"):
         llama(tokens, attention_mask=padded)
+
+
+@torch.no_grad()
+def test_a_function_and_a_mask_registered_one_by_one_are_the_same(llama, tokens):
+    encoding = made("alibi")
+    attend_by(llama, encoding)
+    expected = llama(tokens).logits
+    transformers.AttentionInterface.register("one_by_one", posenc.nn.attention_function(encoding))
+    transformers.AttentionMaskInterface.register("one_by_one", transformers.masking_utils.sdpa_mask)
+    llama.set_attn_implementation("one_by_one")
+    assert torch.equal(llama(tokens).logits, expected)
+
+
+@torch.no_grad()
+def test_an_attention_function_without_a_mask_function_is_refused(llama, tokens):
+    """transformers makes no mask then, and padding was ignored in silence."""
+    transformers.AttentionInterface.register("no_mask", posenc.nn.attention_function(made("alibi")))
+    llama.set_attn_implementation("no_mask")
+    padded = torch.ones_like(tokens)
+    padded[0, :5] = 0
+    with pytest.raises(UserError, match=r"register_attention\('no_mask', encoding\)"):
+        llama(tokens, attention_mask=padded)
+
+
+@torch.no_grad()
+def test_a_mask_function_that_knows_no_static_cache_is_refused(llama, tokens):
+    mask_function = transformers.masking_utils.flash_attention_mask
+    transformers.AttentionInterface.register("other_mask", posenc.nn.attention_function(made("alibi")))
+    transformers.AttentionMaskInterface.register("other_mask", mask_function)
+    llama.set_attn_implementation("other_mask")
+    with pytest.raises(UserError, match="registered without sdpa_mask"):
+        llama(tokens)
+
+
+@pytest.mark.parametrize("length", [1, 9])
+@torch.no_grad()
+def test_a_static_cache_is_refused_in_its_first_pass(llama, tokens, length):
+    """transformers makes no mask for it, and the queries were taken for those of the last keys."""
+    attend_by(llama, made("alibi"))
+    cache = transformers.StaticCache(config=llama.config, max_cache_len=2 * T)
+    with pytest.raises(UserError, match="cache"):
+        llama(tokens[:, :length], past_key_values=cache)
+
+
+def test_generation_with_a_static_cache_is_refused(llama, tokens):
+    attend_by(llama, made("alibi"))
+    with pytest.raises(UserError, match="cache"):
+        llama.generate(tokens[:, :9], max_new_tokens=4, cache_implementation="static")
+
+
+def test_generation_is_the_choice_of_the_best_token_in_each_pass(llama, tokens):
+    attend_by(llama, made("alibi"))
+    text = tokens[:1, :9]
+    generated = llama.generate(text, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    for _ in range(4):
+        with torch.no_grad():
+            best = llama(text).logits[:, -1:].argmax(-1)
+        text = torch.cat((text, best), dim=1)
+    assert torch.equal(generated, text)
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager"])
+def test_no_attention_function_of_transformers_is_replaced(name):
+    with pytest.raises(UserError, match=f"name={name}: transformers has"):
+        posenc.nn.register_attention(name, made("alibi"))
+
+
+@torch.no_grad()
+def test_a_registered_name_can_have_another_encoding(llama, tokens):
+    attend_by(llama, made("alibi"))
+    with_alibi = llama(tokens).logits
+    attend_by(llama, made("nope"))
+    assert not torch.allclose(llama(tokens).logits, with_alibi)
 
 
 @pytest.fixture
