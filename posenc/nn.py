@@ -352,14 +352,14 @@ def _check_encoding(encoding: object, *, allowed: str = "what posenc.nn.make_enc
     if isinstance(encoding, Encoding):
         return
     if isinstance(encoding, str):
-        name = encoding
+        name = f'"{encoding}"'
         shown = encoding
         problem = "is a name, and here the built encoding is needed"
     else:
-        name = "alibi"
+        name = "NAME"
         shown = _short_name(encoding)
         problem = "is not an encoding"
-    hint = f'make_encoding("{name}", d_model=..., n_heads=..., n_layers=..., train_length=...)'
+    hint = f"make_encoding({name}, d_model=..., n_heads=..., n_layers=..., train_length=...)"
     raise UserError("encoding", shown, problem, allowed=allowed, hint=hint)
 
 
