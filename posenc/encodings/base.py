@@ -83,8 +83,9 @@ class Shape:
 class StepCost(NamedTuple):
     """The time of a training step as a multiple of that with `nope`, at context lengths of 64 and 512 tokens.
 
-    An attention option is measured beside `nope`. Measured on a CPU: the model `nano`, bf16, 2048 tokens, one
-    thread. The two are timed in turns, 7 to 15 times, and the median ratio counts.
+    That of an attention option is the time with it, as a multiple of that without it, both with `rope`
+    (docs/performance.md). Measured on a CPU: the model `nano`, bf16, 2048 tokens, one thread. The two are
+    timed in turns, 6 to 15 times, and the median ratio counts.
     """
 
     at_64: float = 1.0

@@ -37,7 +37,7 @@ class ASEntmax(Entmax, CountingOption):
     key = "normalizer"
     choice = "asentmax"
     acts_on = "several"
-    cost = StepCost(at_64=1.77, at_512=3.46)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.77, at_512=3.46)  # step time of rope over that without it, T = 64 and 512
     order = 2  # built after the scales, so that `for_value` sees a scale among `acting` and refuses it
 
     def __init__(self, shape: Shape, *, counted: Sequence[Encoding]) -> None:

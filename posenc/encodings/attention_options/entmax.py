@@ -94,7 +94,7 @@ class Entmax(Normalizer):
     name = "entmax"
     key = "normalizer"
     choice = "entmax"
-    cost = StepCost(at_64=1.56, at_512=2.81)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.56, at_512=2.81)  # step time of rope over that without it, T = 64 and 512
 
     def learned_parameters(self) -> int:
         return 0

@@ -21,7 +21,7 @@ class GateByHead(Gate):
     name = "gate_by_head"
     key = "gate"
     choice = "head"
-    cost = StepCost(at_64=1.11, at_512=1.08)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.11, at_512=1.08)  # step time of rope over that without it, T = 64 and 512
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, gates=shape.n_heads)

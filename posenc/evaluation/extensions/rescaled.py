@@ -48,7 +48,7 @@ class OtherFrequencies(Extension):
         if window > self.reach and self._turns_as_trained(window):
             knobs = ", ".join(f"extend.{knob}" for knob in self.settings if knob != "name")
             reason = f"at {window} tokens it turns by the frequencies of training"
-            raise self.refusal(reason, hint=f"it changes some by other knobs: {knobs}" if knobs else None)
+            raise self.refusal(reason, hint=f"another {knobs} would change them" if knobs else None)
 
     def _turns_as_trained(self, window: int) -> bool:
         """Tell whether rotation and temperature at a window of W tokens are those of training."""
