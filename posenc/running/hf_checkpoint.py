@@ -140,13 +140,11 @@ def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
                 model.set_submodule(name, rotation_class(module.config))
     except Exception as error:
         if checkpoint.attention is not None:
-            outline_of(
-                dataclasses.replace(checkpoint, attention=None)
-            )  # raises if the attention is no reason
+            # If the attention is not the reason, the checkpoint fails without it, too, and says why.
+            outline_of(dataclasses.replace(checkpoint, attention=None))
+            key = "subject.attention"
             hint = "leave it out: transformers chooses one that works"
-            raise UserError(
-                "subject.attention", checkpoint.attention, first_line(error), hint=hint
-            ) from error
+            raise UserError(key, checkpoint.attention, first_line(error), hint=hint) from error
         raise _reading_error(checkpoint.path, checkpoint.access, error) from error
     return model
 
