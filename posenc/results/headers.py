@@ -78,6 +78,14 @@ class Header:
     left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)  # number of records
     trained_on: str | None = field(metadata=NOT_IN_JSON)  # the training corpus, if another one was scored
 
+    @property
+    def one_bit_per_byte(self) -> float | None:
+        """Return one bit per byte in the metric of the table; None for perplexities, and without bytes."""
+        if self.metric == "bpb":
+            return 1.0
+        # Nats are bits times a constant. A perplexity is not, so that nothing can be converted to it.
+        return self.nats_per_bpb if self.metric == "nats" else None
+
 
 def make_header(draft: Draft, baseline: str | None) -> Header:
     """Return the header of a table; `baseline` is the label of the row that is subtracted."""
@@ -99,7 +107,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
     left_out = _records_left_out(draft)
     return Header(
         protocol=draft.protocol,
-        group=draft.values,
+        group=draft.distinct_conditions,
         metric=draft.metric,
         unit=unit,
         corpus=shared_or_none(measurement.corpus for measurement in first_measurements),

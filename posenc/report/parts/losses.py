@@ -51,8 +51,7 @@ def _interval_text(comparison: Comparison, row: Row, cell: Cell) -> str:
         return ""
     if cell.change_ci95 is not None:  # of one seed
         return half_width(header.metric, None, cell.change_ci95)
-    # Nats are bits/byte times a constant. A perplexity is not, so its interval cannot be converted.
-    scale = {"bpb": 1.0, "nats": header.nats_per_bpb}.get(header.metric)
+    scale = header.one_bit_per_byte  # the interval of a verdict is in bits per byte
     if scale is None or cell.verdict_ci95 is None:
         return ""
     low, high = cell.verdict_ci95
