@@ -14,11 +14,11 @@ from posenc.cli.options import (
     CommandWithCaption,
     Directories,
     Json,
+    OptionalText,
+    OptionalTexts,
     Overrides,
     Protocol,
     SampleSettings,
-    Text,
-    Texts,
     argument,
     choice,
     option,
@@ -180,10 +180,11 @@ def compare_command(
 @app.command(name="encodings")
 def encodings_command(
     name: Annotated[
-        Text, argument(None, "One encoding, or the file of one; all of them without.", complete_encoding)
+        OptionalText,
+        argument(None, "One encoding, or the file of one; all of them without.", complete_encoding),
     ] = None,
     json: Json = False,
-    plugin: Annotated[Texts, option("A module with encodings of your own.", metavar="MODULE")] = None,
+    plugin: Annotated[OptionalTexts, option("A module with encodings of your own.", metavar="MODULE")] = None,
 ) -> None:
     """List the encodings: formula, paper, behaviour past T. T is the training length."""
     from posenc.cli.encodings import print_encodings
@@ -196,7 +197,9 @@ def check_command(
     context: typer.Context,
     overrides: Overrides = None,
     all_encodings: Annotated[bool, option("Check every encoding; print a matrix.", "--all")] = False,
-    module: Annotated[Text, option("Check any bias or rotary function instead.", metavar="PATH:NAME")] = None,
+    module: Annotated[
+        OptionalText, option("Check any bias or rotary function instead.", metavar="PATH:NAME")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Hold an encoding to the laws. `posenc check encoding=rope` exits with 1 if one is broken."""
@@ -213,7 +216,7 @@ def check_command(
 def show_command(
     context: typer.Context,
     overrides: Overrides = None,
-    out: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
+    out: Annotated[OptionalText, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
 ) -> None:
     """Draw what an encoding does. `posenc show encoding=alibi --out alibi.png`; of a trained run: run=DIR."""
     with starting():  # imports torch
@@ -236,7 +239,7 @@ def bench_command(
     context: typer.Context,
     overrides: Overrides = None,
     eval_lengths: Annotated[
-        Text, option("Lengths to evaluate at: 1x,8x (default: 8x); none: only train.")
+        OptionalText, option("Lengths to evaluate at: 1x,8x (default: 8x); none: only train.")
     ] = None,
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
@@ -276,14 +279,16 @@ def data_info_command(context: typer.Context, overrides: Overrides = None, json:
 @app.command(name="runs")
 def runs_command(
     directories: Directories = None,
-    where: Annotated[Texts, where_option("Only runs with this setting; several must all hold.")] = None,
+    where: Annotated[
+        OptionalTexts, where_option("Only runs with this setting; several must all hold.")
+    ] = None,
     format: Annotated[str, choice("table", "json")] = "table",
     sort: Annotated[str, choice("path", "status", "age", "loss")] = "path",
     columns: Annotated[
-        Texts, option("Only these columns, or settings: run,tokens,train.lr", metavar="NAMES")
+        OptionalTexts, option("Only these columns, or settings: run,tokens,train.lr", metavar="NAMES")
     ] = None,
     delete: Annotated[
-        Texts, option("Delete a run, after a question; its name, path or a glob.", metavar="NAME")
+        OptionalTexts, option("Delete a run, after a question; its name, path or a glob.", metavar="NAME")
     ] = None,
     yes: Annotated[bool, option("Delete without the question.", "--yes")] = False,
 ) -> None:
@@ -313,11 +318,11 @@ def runs_command(
 def export_command(
     directories: Directories = None,
     out: Annotated[
-        Text, option("The bundle: NAME.runs.jsonl.gz; default: runs.runs.jsonl.gz", metavar="FILE")
+        OptionalText, option("The bundle: NAME.runs.jsonl.gz; default: runs.runs.jsonl.gz", metavar="FILE")
     ] = None,
-    where: Annotated[Texts, where_option("Only runs with this setting.")] = None,
+    where: Annotated[OptionalTexts, where_option("Only runs with this setting.")] = None,
     hf: Annotated[
-        Text, option("Write the weights of one run instead, for transformers.", metavar="DIR")
+        OptionalText, option("Write the weights of one run instead, for transformers.", metavar="DIR")
     ] = None,
 ) -> None:
     """Write the results of finished runs into one small file. `posenc compare FILE` reads it; no weights.
@@ -339,13 +344,13 @@ def doctor_command(json: Json = False) -> None:
 
 @app.command(name="dashboard")
 def dashboard_command(
-    entity: Annotated[Text, option("User or team; default: the account's own.")] = None,
-    project: Annotated[Text, option("Default: the project that runs are tracked in.")] = None,
+    entity: Annotated[OptionalText, option("User or team; default: the account's own.")] = None,
+    project: Annotated[OptionalText, option("Default: the project that runs are tracked in.")] = None,
     protocol: Annotated[
         str, option("Whose loss is drawn.", complete=complete_names(*protocol_names()))
     ] = "fixed-target",
     length: Annotated[str, option("Draw the bars at this multiple of T.")] = "8x",
-    out: Annotated[Text, option("Write its JSON; send nothing.", metavar="FILE")] = None,
+    out: Annotated[OptionalText, option("Write its JSON; send nothing.", metavar="FILE")] = None,
 ) -> None:
     """Add a view to W&B that compares encodings, and print its address."""
     from posenc.tracking.dashboard import make_dashboard
