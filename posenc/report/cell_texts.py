@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from posenc.report.texts import length_text
 from posenc.results.beside.recall import RowRecall
-from posenc.results.cells import Cell, CurveSummary
+from posenc.results.cells import LONGEST_NOTE, Cell, CurveSummary
 from posenc.results.comparison import Comparison, Row
 from posenc.results.headroom import Recovered
 from posenc.results.numbers import printed, printed_change
@@ -13,7 +13,6 @@ from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import short_verdict
 
 LOSS_HEAD = "loss"
-LONGEST_REASON = 12  # characters of the reason why a cell has no number
 
 
 def half_width(metric: str, spread: float | None, interval: Interval | None = None) -> str:
@@ -37,7 +36,7 @@ def missing_reason(cell: Cell) -> str:
     """Return the first words of the reason why a cell has no number."""
     # The further reasons are in --full. A column of numbers is as wide as its longest cell.
     reason, _, _ = (cell.note or "-").partition(",")
-    return reason[:LONGEST_REASON]
+    return reason[:LONGEST_NOTE]
 
 
 def change_text(metric: str, cell: Cell) -> str:

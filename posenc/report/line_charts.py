@@ -27,7 +27,7 @@ from posenc.report.chart import (
 )
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import unit_text
-from posenc.results.cells import Cell, Column
+from posenc.results.cells import Cell, Column, is_power_of_two
 from posenc.results.comparison import Comparison, Row
 
 HEIGHT = 150  # points, of a panel in a file
@@ -260,7 +260,7 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
         windows[float(f"{column.multiple:.6g}")].add(column.window)
     ticks = sorted(windows)
     if len(ticks) > MOST_TICKS:
-        ticks = [tick for tick in ticks if _is_power_of_two(tick)][-MOST_TICKS:]
+        ticks = [tick for tick in ticks if is_power_of_two(tick)][-MOST_TICKS:]
     # Panels of several T share an axis in multiples, at which each of them has another number of tokens.
     in_tokens = all(len(tokens) == 1 and None not in tokens for tokens in windows.values())
     labels = {}
@@ -278,11 +278,6 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
         labelOverlap=True,
         labelSeparation=4,
     )
-
-
-def _is_power_of_two(multiple: float) -> bool:
-    octave = math.log2(multiple)
-    return abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
 
 
 def length_heads(multiple: float, window: int | None) -> list[str]:
