@@ -24,6 +24,7 @@ from posenc.data import (
     plant_of,
     vocabulary,
 )
+from posenc.encodings.base import Encoding
 from posenc.encodings.options import warnings_of_options
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.runs import encoding_name
@@ -167,7 +168,8 @@ def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
     evaluation = job.evaluation
     longest = evaluation.lengths.longest
     notes = corpus_notes(job.corpus_facts, evaluation.split, longest, job.settings.context_length, store)
-    warnings = [*model.effective_encoding.warnings(), *warnings_of_options(model.encoding, model.options)]
+    options = [module for module in model.options if isinstance(module, Encoding)]
+    warnings = [*model.effective_encoding.warnings(), *warnings_of_options(model.encoding, options)]
     for note in [*notes, *warnings]:
         # What was left out when a corpus was read is true of every run
         # on it, so it is no warning about this one.
