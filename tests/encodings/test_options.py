@@ -7,6 +7,7 @@ import math
 import statistics
 
 import pytest
+import tiny
 import torch
 from tiny_model import encoding_of
 
@@ -57,6 +58,13 @@ def test_a_shift_of_all_positions_is_said_to_change_nothing_where_distances_coun
     changes_nothing = positions is OFFSET and name != "sinusoidal"
     says_so = [f"positions=offset changes no number but by rounding: {name} sees distances alone"]
     assert warnings == (says_so if changes_nothing else [])
+
+
+def test_a_training_says_that_a_shift_of_all_positions_changes_nothing(posenc, corpus):
+    changes = ["encoding=rope", "positions=offset", "eval.protocols=[fixed-target]"]
+    result = posenc("train", *tiny.TINY, f"data.paths={corpus}", *changes)
+    assert result.code == 0
+    assert "positions=offset changes no number but by rounding: rope sees distances alone" in result.err
 
 
 # --- Positions of T = 8 tokens drawn below 9
