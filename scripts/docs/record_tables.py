@@ -348,30 +348,22 @@ def found_and_interval(row: Json) -> str:
     return f"{100 * farthest['accuracy']:.0f}% [{low:.0f}, {high:.0f}]"
 
 
-def choices(considered: Sequence[tuple[str, str, str, str, str]]) -> str:
-    """Return what to consider for each aim, with harm and use from the records.
+def choices(sources: Sequence[str], considered: Sequence[tuple[str, str, str]]) -> str:
+    """Return harm and use of some rows, with what each is worth considering for and how sure that is.
 
-    A choice is an aim, what to consider, the folder of its records, its row there, and how sure it is. The
-    folder is empty for the text cropped to T: by definition that changes nothing and hides the far text.
+    A row is its label, what to consider it for, and how sure it is. All rows come from one comparison of
+    the sources, so that they are measured alike.
     """
-    heads = ["you want", "consider", "harm: change at 8T", "found at 8T", "seeds that learned", "how sure"]
-    table = MarkdownTable(heads, left=[0, 1, 5])
-    folders = {folder for _, _, folder, _, _ in considered if folder}
-    rows = {}
-    for folder in sorted(folders):
-        for row in compare([folder])["rows"]:
-            rows[folder, row["label"]] = row
-    for aim, encoding, folder, label, how_sure in considered:
-        if not folder:
-            table.add(aim, encoding, "0 same", "a guess: 6%", "-", how_sure)
-            continue
-        row = rows[folder, label]
+    heads = ["encoding", "harm: change at 8T", "found at 8T", "consider it for", "how sure?"]
+    table = MarkdownTable(heads, left=[0, 3, 4])
+    rows_by_label = {row["label"]: row for row in compare(sources)["rows"]}
+    for label, aim, how_sure in considered:
+        row = rows_by_label[label]
         table.add(
-            aim,
-            encoding,
+            f"`{label}`",
             change_and_verdict(last_cell(row)),
             found_and_interval(row),
-            seeds_that_learned(row),
+            aim,
             how_sure,
         )
     return table.text()
