@@ -61,7 +61,6 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.cost_of_plants,
         record_tables.harm_by_size,
         record_tables.use_by_size,
-        record_tables.choices,
         record_tables.verdicts_counted,
         record_tables.recipe,
         record_tables.memory_beside_recall,

@@ -308,9 +308,12 @@ def _recovered_share(recovered: Json) -> str:
     return text
 
 
-def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
-    """Return what far text does to each encoding at the longest window, and how much of it is found there."""
-    rows_by_name = {row["label"]: row for row in compare(folders)["rows"]}
+def harm_and_use(folders: Sequence[str], encodings: Sequence[str], where: Sequence[str] = ()) -> str:
+    """Return what far text does to each encoding at the longest window, and how much of it is found there.
+
+    `where` holds conditions such as `seed=0,1,2`.
+    """
+    rows_by_name = {row["label"]: row for row in compare(folders, where=where)["rows"]}
     heads = ["encoding", "loss at T", "harm: change at 8T", "use: seeds that learned", "found at 8T"]
     table = MarkdownTable(heads)
     for name in encodings:
@@ -346,27 +349,6 @@ def found_and_interval(row: Json) -> str:
     farthest = row["recall"]["beyond"][-1]
     low, high = (100 * share for share in farthest["ci95"])
     return f"{100 * farthest['accuracy']:.0f}% [{low:.0f}, {high:.0f}]"
-
-
-def choices(sources: Sequence[str], considered: Sequence[tuple[str, str, str]]) -> str:
-    """Return harm and use of some rows, with what each is worth considering for and how sure that is.
-
-    A row is its label, what to consider it for, and how sure it is. All rows come from one comparison of
-    the sources, so that they are measured alike.
-    """
-    heads = ["encoding", "harm: change at 8T", "found at 8T", "consider it for", "how sure?"]
-    table = MarkdownTable(heads, left=[0, 3, 4])
-    rows_by_label = {row["label"]: row for row in compare(sources)["rows"]}
-    for label, aim, how_sure in considered:
-        row = rows_by_label[label]
-        table.add(
-            f"`{label}`",
-            change_and_verdict(last_cell(row)),
-            found_and_interval(row),
-            aim,
-            how_sure,
-        )
-    return table.text()
 
 
 def verdicts_counted(folder: str) -> str:
