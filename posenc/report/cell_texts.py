@@ -5,7 +5,7 @@ from __future__ import annotations
 from posenc.report.texts import length_text
 from posenc.results.beside.recall import RowRecall
 from posenc.results.cells import LONGEST_NOTE, Cell, CurveSummary
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison, Header, Row
 from posenc.results.headroom import Recovered
 from posenc.results.numbers import printed, printed_change
 from posenc.results.statistics.intervals import Interval
@@ -42,6 +42,20 @@ def missing_reason(cell: Cell) -> str:
 def change_text(metric: str, cell: Cell) -> str:
     """Return the change against T with its sign; empty without one."""
     return "" if cell.change is None else printed_change(cell.change, metric)
+
+
+def verdict_interval(header: Header, cell: Cell) -> Interval | None:
+    """Return the 95% interval of the change that the verdict goes by, in the metric.
+
+    Of one seed it is over documents, else over seeds and documents. Perplexities of several seeds have none.
+    """
+    if cell.change_ci95 is not None:  # of one seed
+        return cell.change_ci95
+    # Nats are bits/byte times a constant. A perplexity is not, so its interval cannot be converted.
+    if header.one_bit is None or cell.verdict_ci95 is None:
+        return None
+    low, high = cell.verdict_ci95
+    return header.one_bit * low, header.one_bit * high
 
 
 def versus_text(metric: str, versus: Versus | None) -> str:

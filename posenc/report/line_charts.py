@@ -28,7 +28,7 @@ from posenc.report.chart import (
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import unit_text
 from posenc.results.cells import Cell, Column, is_power_of_two
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Row
 
 HEIGHT = 150  # points, of a panel in a file
 MANY_POINTS = 16  # in a line: with more than these none is marked
@@ -119,7 +119,7 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
     header = panels[0].comparison.header
     margins = header.margins
     # The margins are in bits per byte, and the axis has the unit of the metric.
-    bits = {panel.title: _one_bit(panel.comparison) for panel in panels}
+    bits = {panel.title: panel.comparison.header.one_bit for panel in panels}
     known_bits = [bit for bit in bits.values() if bit is not None]
     # The axis bends where `same` ends, so that what is within the margin looks as small as it is called.
     fine = max((bit * margins.same for bit in known_bits), default=FINE)
@@ -227,13 +227,6 @@ def _domain(points: Sequence[LinePoint], fine: float) -> tuple[float, float]:
     for point in points:
         values += [value for value in (point.y, point.low, point.high) if value is not None]
     return DOMAIN_FACTOR * min(values), DOMAIN_FACTOR * max(values)
-
-
-def _one_bit(comparison: Comparison) -> float | None:
-    """Return one bit per byte in the comparison's metric; None for perplexities or without bytes."""
-    if comparison.header.metric == "bpb":
-        return 1.0
-    return comparison.header.nats_per_bpb if comparison.header.metric == "nats" else None
 
 
 def _bands_sentence(panels: Sequence[Panel], rows: Sequence[str]) -> str:

@@ -78,6 +78,13 @@ class Header:
     left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)  # number of records
     trained_on: str | None = field(metadata=NOT_IN_JSON)  # the training corpus, if another one was scored
 
+    @property
+    def one_bit(self) -> float | None:
+        """Return one bit per byte in the metric; None for perplexities or without bytes."""
+        if self.metric == "bpb":
+            return 1.0
+        return self.nats_per_bpb if self.metric == "nats" else None
+
 
 def make_header(draft: Draft, baseline: str | None) -> Header:
     """Return the header of a table; `baseline` is the label of the row that is subtracted."""
