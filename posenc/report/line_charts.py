@@ -28,7 +28,7 @@ from posenc.report.chart import (
 )
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import unit_text
-from posenc.results.cells import Cell, Column
+from posenc.results.cells import Cell, Column, is_power_of_two
 from posenc.results.comparison import Row
 from posenc.results.headers import Margins
 
@@ -121,7 +121,7 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
     header = panels[0].comparison.header
     margins = header.margins
     # The margins are in bits per byte, and the axis has the unit of the metric.
-    bits = {panel.title: panel.comparison.header.one_bit_per_byte for panel in panels}
+    bits = {panel.title: panel.comparison.header.one_bit for panel in panels}
     known_bits = [bit for bit in bits.values() if bit is not None]
     # The axis bends where `same` ends, so that what is within the margin looks as small as it is called.
     fine = max((bit * margins.same for bit in known_bits), default=FINE)
@@ -266,7 +266,7 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
         windows[float(f"{column.multiple:.6g}")].add(column.window)
     ticks = sorted(windows)
     if len(ticks) > MOST_TICKS:
-        ticks = [tick for tick in ticks if _is_power_of_two(tick)][-MOST_TICKS:]
+        ticks = [tick for tick in ticks if is_power_of_two(tick)][-MOST_TICKS:]
     # Panels of several T share an axis in multiples, at which each of them has another number of tokens.
     in_tokens = all(len(tokens) == 1 and None not in tokens for tokens in windows.values())
     labels = {}
@@ -284,11 +284,6 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
         labelOverlap=True,
         labelSeparation=4,
     )
-
-
-def _is_power_of_two(multiple: float) -> bool:
-    octave = math.log2(multiple)
-    return abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
 
 
 def length_heads(multiple: float, window: int | None) -> list[str]:

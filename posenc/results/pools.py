@@ -42,13 +42,13 @@ def pool_of(runs: Sequence[Run], protocol: str) -> Pool:
         # well until then.
         if run.facts is None or run.state == DIVERGED:
             continue
-        measurements = _of_newest_checkpoint(measurements_of(run, protocol))
+        measurements = of_newest_checkpoint(measurements_of(run, protocol))
         if measurements:
             pool[run.path] = measurements
     return pool
 
 
-def _of_newest_checkpoint(measurements: Sequence[Measurement]) -> list[Measurement]:
+def of_newest_checkpoint(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Return a run's measurements on each text that are of the newest checkpoint measured on it."""
     newest: dict[tuple[str, str], int] = defaultdict(int)
     for measurement in measurements:

@@ -27,6 +27,8 @@ from posenc.running.outline_store import measured_bytes_a_token
 from posenc.settings.base import flattened
 from posenc.settings.tree import NONE, EvalOverrides, EvalSettings, ExtendRequest, TokenizerSettings
 
+# Raise it where the choice, the estimate of a time or `Fit` changes: earlier choices are not read then.
+REVISION = 2
 ENOUGH_WINDOWS = 8  # of the longest length; if time is left for fewer, that length is left out
 # The longest document may be longer than its estimate by this factor: only then a length is refused.
 MARGIN = 1.05
@@ -142,6 +144,7 @@ def fit_to_time(
     # The key has all that the choice depends on, but the load of the machine:
     # a minute later that would choose other targets.
     key = [
+        REVISION,
         list(model_key),
         job.settings.encoding.name,
         job.corpus_facts.fingerprint,
