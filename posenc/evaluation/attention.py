@@ -74,7 +74,7 @@ def watch_windows(
         for layer, sums in enumerate(recorder.sums):
             layers[layer].add(sums)
 
-    passes.run_windows(context, context.text_reader(stops, window), len(stops), window, n_targets, watch)
+    passes.run_in_batches(context, context.text_windows(stops, window, n_targets), watch)
     return WatchedPass(nats, statistics_of(layers))
 
 
@@ -94,11 +94,7 @@ def far_losses(context: passes.EvalContext, stops: np.ndarray, window: int, n_ta
     # The encoding of the longer window acts, as it does there; FarApart only gives its positions.
     placed_far = Composed(acting.shape, (acting, FarApart(acting.shape, window)))
     inputs = context.window_inputs(length, n_targets, placed_far)
-    read = context.text_reader(stops, length)
-    scores = passes.score_windows(
-        context, read, len(stops), length, n_targets, with_best=False, inputs=inputs
-    )
-    return scores.nats
+    return context.losses_of_new_pass(context.text_windows(stops, length, n_targets), inputs)
 
 
 class FarApart(Encoding):

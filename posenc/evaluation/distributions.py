@@ -68,7 +68,7 @@ def compare_windows(
                 difference_of_target = difference.gather(-1, targets_of_block[..., None])[..., 0]
                 gain[index, batch.numbers, columns] = as_array(difference_of_target)
 
-    passes.run_windows(context, context.text_reader(stops, window), count, window, n_targets, compare)
+    passes.run_in_batches(context, context.text_windows(stops, window, n_targets), compare)
     return ComparedWindows(nats, variation, gain)
 
 

@@ -16,8 +16,9 @@ from posenc.evaluation.passes import (
     EvalContext,
     WindowBatch,
     WindowInputs,
+    Windows,
     raise_no_room,
-    run_windows,
+    run_in_batches,
 )
 
 
@@ -27,7 +28,7 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
     It writes its first choice after all tokens before, those that it wrote included. Raises
     NotApplicableError, OutOfMemoryError.
     """
-    count, length = tokens.shape  # (N, W + 1)
+    length = tokens.shape[1]  # W + 1
     window = length - 1
     inputs = inputs_of_whole_windows(context, window)
     # A copy, since other protocols score the same windows with the right tokens.
@@ -47,7 +48,7 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
         generated[batch.numbers] = text.numpy()
 
     # One target a window: most passes end at the column whose token is asked for.
-    run_windows(context, tokens.__getitem__, count, window, 1, continue_batch, inputs)
+    run_in_batches(context, Windows.of_tokens(tokens, n_targets=1), continue_batch, inputs)
     return generated
 
 

@@ -51,11 +51,27 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """Windows of one length, whose last targets are to be scored."""
+
+    read: WindowReader
+    count: int
+    length: int  # tokens that go into the model at once
+    n_targets: int  # in each window: its last tokens
+
+    @classmethod
+    def of_tokens(cls, tokens: np.ndarray, n_targets: int) -> Windows:
+        """Return the windows of an array (count, length + 1): inputs and the last target in each row."""
+        count, row_length = tokens.shape
+        return cls(tokens.__getitem__, count, row_length - 1, n_targets)
+
+
+@dataclass(frozen=True)
 class PassCache:
     """What the passes of an evaluation gave, by what tells one pass from another."""
 
     losses: dict[Hashable, np.ndarray] = field(default_factory=dict)  # of text_losses
-    scores: dict[Hashable, Scores] = field(default_factory=dict)  # of scores_of_windows
+    scores: dict[Hashable, Scores] = field(default_factory=dict)  # of token_scores
 
     def clear(self) -> None:
         """Forget all passes."""
@@ -134,14 +150,14 @@ class EvalContext:
         n_inputs = inputs_given(encoding, window, n_targets)
         return WindowInputs(encoding, positions_of_windows(self, encoding, window, n_inputs))
 
-    def text_reader(self, stops: np.ndarray, window: int) -> WindowReader:
-        """Return the reader of windows of text: the last target of window i is the token before stops[i]."""
+    def text_windows(self, stops: np.ndarray, window: int, n_targets: int) -> Windows:
+        """Return windows of text: the last target of window i is the token before stops[i] (count,)."""
 
         def read(i: int) -> np.ndarray:
             # One token more than the window: the last target is no input.
             return self.store.tokens[stops[i] - window - 1 : stops[i]]
 
-        return read
+        return Windows(read, len(stops), window, n_targets)
 
     def acting_extension(self, window: int) -> Extension | None:
         """Return the extension, or None if it changes nothing at this window, as most do up to T.
@@ -162,48 +178,44 @@ class EvalContext:
         # target by 0.02 nats at T and by 0.3 at 8T (RoPE).
         key = (self.acting_extension(window), window, n_targets, stops.tobytes())
         if key not in self.cache.losses:
-            read = self.text_reader(stops, window)
-            losses = self.window_losses(read, len(stops), window, n_targets)
+            losses = self.losses_of_new_pass(self.text_windows(stops, window, n_targets))
             # Several protocols get this same array, so none of them may change it.
             losses.setflags(write=False)
             self.cache.losses[key] = losses
         return self.cache.losses[key]
 
-    def window_losses(self, read: WindowReader, count: int, window: int, n_targets: int) -> np.ndarray:
-        """Return the loss in nats of the last targets of `count` windows: (count, n_targets) float64.
+    def token_scores(self, tokens: np.ndarray, n_targets: int) -> Scores:
+        """Return the scores of the last targets of windows, given by their tokens (count, window + 1).
 
-        The pass is made anew each time. Raises NotApplicableError, OutOfMemoryError.
+        The same tokens are passed through the model once in an evaluation, also if an extension changes
+        nothing there. Raises NotApplicableError, OutOfMemoryError.
         """
-        return score_windows(self, read, count, window, n_targets, with_best=False).nats
-
-    def window_scores(
-        self,
-        read: WindowReader,
-        count: int,
-        window: int,
-        n_targets: int,
-        inputs: WindowInputs | None = None,
-    ) -> Scores:
-        """Return the losses of `window_losses`, and whether each target is the model's first choice.
-
-        `inputs` as in `run_windows`. The pass is made anew each time; `scores_of_windows` remembers its own.
-        """
-        return score_windows(self, read, count, window, n_targets, with_best=True, inputs=inputs)
-
-    def scores_of_windows(self, windows: np.ndarray, window: int, n_targets: int) -> Scores:
-        """Return the scores of the last targets of windows (count, window + 1), as `window_scores` does.
-
-        The same windows are passed through the model once, also if an extension changes nothing there.
-        """
+        windows = Windows.of_tokens(tokens, n_targets)
         # Protocols write or draw these windows, so they are no places of the store: their tokens are the key.
-        digest = hashlib.sha256(np.ascontiguousarray(windows).data).digest()
-        key = (self.acting_extension(window), window, n_targets, digest)
+        digest = hashlib.sha256(np.ascontiguousarray(tokens).data).digest()
+        key = (self.acting_extension(windows.length), windows.length, n_targets, digest)
         if key not in self.cache.scores:
-            scores = self.window_scores(windows.__getitem__, len(windows), window, n_targets)
+            scores = self.scores_of_new_pass(windows)
             scores.nats.setflags(write=False)
             scores.is_best.setflags(write=False)
             self.cache.scores[key] = scores
         return self.cache.scores[key]
+
+    def losses_of_new_pass(self, windows: Windows, inputs: WindowInputs | None = None) -> np.ndarray:
+        """Return the losses in nats of the last targets of windows: (count, n_targets) float64.
+
+        `inputs` as in `run_in_batches`. The pass is made anew each time; `text_losses` remembers its passes.
+        Raises NotApplicableError, OutOfMemoryError.
+        """
+        return _scores_of_new_pass(self, windows, inputs, with_best=False).nats
+
+    def scores_of_new_pass(self, windows: Windows, inputs: WindowInputs | None = None) -> Scores:
+        """Return the losses of `losses_of_new_pass`, and whether each target is the model's first choice.
+
+        `inputs` as in `run_in_batches`. The pass is made anew each time; `token_scores` remembers its passes.
+        Raises NotApplicableError, OutOfMemoryError.
+        """
+        return _scores_of_new_pass(self, windows, inputs, with_best=True)
 
     def part_of_cell(self, done: int, total: int) -> EvalContext:
         """Return a context for one of `total` equal parts of a cell, of which `done` are finished.
@@ -213,47 +225,34 @@ class EvalContext:
         return replace(self, on_batch=lambda share: self.on_batch((done + share) / total))
 
 
-def score_windows(
-    context: EvalContext,
-    read: WindowReader,
-    count: int,
-    window: int,
-    n_targets: int,
-    *,
-    with_best: bool,
-    inputs: WindowInputs | None = None,
+def _scores_of_new_pass(
+    context: EvalContext, windows: Windows, inputs: WindowInputs | None, *, with_best: bool
 ) -> Scores:
-    """Score the last `n_targets` tokens of `count` windows; `inputs` as in `run_windows`.
-
-    Raises NotApplicableError, OutOfMemoryError.
-    """
+    """Score the last targets of windows. Without `with_best` no target counts as the first choice."""
     # float64: a document's losses are summed over thousands of targets.
-    nats = np.empty((count, n_targets))
-    is_best = np.zeros((count, n_targets), dtype=bool)
+    nats = np.empty((windows.count, windows.n_targets))
+    is_best = np.zeros((windows.count, windows.n_targets), dtype=bool)
 
     def score(batch: WindowBatch) -> None:
         losses = forward(
-            context, batch.tokens, batch.pos, batch.encoding, n_targets, with_best, batch.on_layer
+            context, batch.tokens, batch.pos, batch.encoding, windows.n_targets, with_best, batch.on_layer
         )
         nats[batch.numbers] = losses.nats.cpu().double().numpy()
         if losses.is_best is not None:
             is_best[batch.numbers] = losses.is_best.cpu().numpy()
 
-    run_windows(context, read, count, window, n_targets, score, inputs)
+    run_in_batches(context, windows, score, inputs)
     return Scores(nats, is_best)
 
 
 @torch.no_grad()
-def run_windows(
+def run_in_batches(
     context: EvalContext,
-    read: WindowReader,
-    count: int,
-    window: int,
-    n_targets: int,
+    windows: Windows,
     run_batch: Callable[[WindowBatch], None],
     inputs: WindowInputs | None = None,
 ) -> None:
-    """Call `run_batch` for `count` windows in batches. Raises NotApplicableError, OutOfMemoryError.
+    """Call `run_batch` for the windows, batch by batch. Raises NotApplicableError, OutOfMemoryError.
 
     `inputs` are the encoding and the positions; None stands for those of windows of this length. Drawn
     positions depend on the seed, the window's length and its number, never on the batch.
@@ -263,25 +262,25 @@ def run_windows(
     """
     context.model.to(context.device).eval()
     if inputs is None:
-        inputs = context.window_inputs(window, n_targets)
+        inputs = context.window_inputs(windows.length, windows.n_targets)
     encoding = inputs.encoding
     n_inputs = inputs.n_inputs
     # Any draw will do, since memory depends on the number of positions and not on their values.
-    check_memory(context, inputs.draws[0], encoding, n_targets)
+    check_memory(context, inputs.draws[0], encoding, windows.n_targets)
     # Not enough for one window of a long text, but less than one window cannot be passed.
     batch_size = max(1, context.batch_tokens // n_inputs)
 
     n_done = 0
     # The windows of a batch share one tensor of positions, so each draw has batches of its own.
     for draw, pos in enumerate(inputs.draws):
-        remaining = np.arange(draw, count, len(inputs.draws))  # windows with these positions
+        remaining = np.arange(draw, windows.count, len(inputs.draws))  # windows with these positions
         while len(remaining):
             context.check_stop()
             numbers = remaining[:batch_size]
             # Where the encoding truncates, only the end of a window goes in, which holds all targets.
-            rows = [read(number)[-n_inputs - 1 :] for number in numbers]
+            rows = [windows.read(number)[-n_inputs - 1 :] for number in numbers]
             tokens = np.stack(rows).astype(np.int64)  # (B, n_inputs + 1)
-            on_layer = layer_progress(context, n_done / count, len(numbers) / count)
+            on_layer = layer_progress(context, n_done / windows.count, len(numbers) / windows.count)
             try:
                 run_batch(WindowBatch(numbers, torch.from_numpy(tokens), pos, encoding, on_layer))
             # On some devices memory that ran out has no exception of its own, only a RuntimeError's message.
@@ -290,7 +289,7 @@ def run_windows(
                 continue  # with the same windows
             remaining = remaining[len(numbers) :]
             n_done += len(numbers)
-            context.on_batch(n_done / count)
+            context.on_batch(n_done / windows.count)
 
 
 def layer_progress(context: EvalContext, done: float, batch_share: float) -> OnLayer:

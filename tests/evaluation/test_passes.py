@@ -14,7 +14,7 @@ from posenc.evaluation.errors import OutOfMemoryError
 from posenc.evaluation.generation import generate, write_text
 from posenc.evaluation.models.callables import losses_of_logits
 from posenc.evaluation.models.scoring import DecoderScorer, ModelPass
-from posenc.evaluation.passes import DRAWS
+from posenc.evaluation.passes import DRAWS, Windows
 from posenc.model import loss
 from posenc.model.decoder import Decoder, initialize
 from posenc.training.memory import LiveTensors
@@ -39,7 +39,7 @@ def test_drawn_positions_are_those_of_the_window(subject_of, name, batch, window
     def read(i):
         return subject.store.tokens[7 * i : 7 * i + window + 1]
 
-    losses = subject.window_losses(read, 2 * DRAWS + 5, window, N_TARGETS)
+    losses = subject.losses_of_new_pass(Windows(read, 2 * DRAWS + 5, window, N_TARGETS))
     model = subject.model.eval()
     for i in (0, 1, DRAWS - 1, DRAWS, 2 * DRAWS + 4):
         pos = model.positions(window, generator_for(0, "evaluation", window, i % DRAWS))
@@ -54,19 +54,25 @@ def test_scores_are_the_losses_and_the_models_first_choices(subject_of):
     def read(i):
         return subject.store.tokens[9 * i : 9 * i + T + 1]
 
-    scores = subject.window_scores(read, 40, T, 3)
-    assert (scores.nats == subject.window_losses(read, 40, T, 3)).all()
+    windows = Windows(read, 40, T, 3)
+    scores = subject.scores_of_new_pass(windows)
+    assert (scores.nats == subject.losses_of_new_pass(windows)).all()
     logits = subject.model(torch.from_numpy(read(7)[None, :-1].astype(np.int64)), torch.arange(T))[0, -3:]
     assert scores.is_best[7].tolist() == [
         int(best) == target for best, target in zip(logits.argmax(-1), read(7)[-3:], strict=True)
     ]
 
 
+def windows_from_each_token(subject, count):
+    """Return windows of T tokens, each one token later than the one before."""
+    return Windows(lambda i: subject.store.tokens[i : i + T + 1], count, T, N_TARGETS)
+
+
 @pytest.mark.parametrize("positions", [None, RANDOMIZED], ids=["contiguous", "drawn"])
 def test_a_pass_tells_its_share_after_every_batch(subject_of, positions):
     shares = []
     subject = replace(subject_of("rope", batch_tokens=3 * T, positions=positions), on_batch=shares.append)
-    subject.window_losses(lambda i: subject.store.tokens[i : i + T + 1], 40, T, N_TARGETS)
+    subject.losses_of_new_pass(windows_from_each_token(subject, 40))
     assert len(shares) >= 40 / 3
     assert shares == sorted(shares)
     assert shares[-1] == 1
@@ -75,7 +81,7 @@ def test_a_pass_tells_its_share_after_every_batch(subject_of, positions):
 def test_the_share_of_a_single_window_with_a_drawn_position_ends_at_1(subject_of):
     shares = []
     subject = replace(subject_of("rope", positions=RANDOMIZED), on_batch=shares.append)
-    subject.window_losses(lambda i: subject.store.tokens[i : i + T + 1], 1, T, N_TARGETS)
+    subject.losses_of_new_pass(windows_from_each_token(subject, 1))
     assert min(shares) >= 0
     assert shares[-1] == 1
 

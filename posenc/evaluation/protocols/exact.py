@@ -107,7 +107,7 @@ class Exact(Protocol[TaskPlan]):
         first_target = int(is_target.any(axis=0).argmax())  # the first column in which any answer begins
         is_target = is_target[:, first_target:]  # (N, targets)
         n_targets = is_target.shape[1]
-        scores = context.scores_of_windows(instances.tokens, window, n_targets)
+        scores = context.token_scores(instances.tokens, n_targets)
         # Chosen and not multiplied: an infinite loss of a token that nobody asked for, times 0, would be nan.
         answer_nats = np.where(is_target, scores.nats, 0.0)  # (N, targets)
         # Positions outside of the answers may be guessed right as well, and do not count.

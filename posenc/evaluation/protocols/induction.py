@@ -91,13 +91,16 @@ class Induction(Protocol[Sequences]):
 
     def measure(self, context: EvalContext, plan: Sequences, window: int) -> LossSums:
         """Sum the loss of the second copies by sequence. They are no text, so they have no bytes."""
+        from posenc.evaluation.passes import Windows  # here, since it imports torch
+
         plan.check_fits(window)
         count, size = plan.copies.shape
         gap = window + 1 - 2 * size
         filler = plan.filler[:, plan.filler.shape[1] - gap :]  # (N, gap), also where the gap is 0
-        windows = np.concatenate([plan.copies, filler, plan.copies], axis=1)  # (N, W + 1)
+        tokens = np.concatenate([plan.copies, filler, plan.copies], axis=1)  # (N, W + 1)
         # Not by the cache of passes: no other protocol scores these windows.
-        nats = context.window_losses(windows.__getitem__, count, window, size - 1)  # (N, m - 1)
+        windows = Windows.of_tokens(tokens, n_targets=size - 1)
+        nats = context.losses_of_new_pass(windows)  # (N, m - 1)
         return LossSums(
             documents=np.arange(count),
             nats=nats.sum(axis=1),

@@ -231,7 +231,7 @@ class Needle(Protocol[NeedleTexts]):
         for n_done, question in enumerate(questions):
             windows = windows_of(context, plan, window, question)
             part = context.part_of_cell(n_done, len(questions))
-            scores = part.scores_of_windows(windows, window, plan.tail_length)
+            scores = part.token_scores(windows, plan.tail_length)
             answer_nats = scores.nats[:, columns]  # (N, queries, answer)
             is_found = scores.is_best[:, columns].all(axis=2)  # (N, queries)
             nats += answer_nats.sum(axis=(1, 2))

@@ -261,7 +261,7 @@ class Recall(Protocol[PlantedTexts]):
             n_asked = plan.windows_asked(window, question)
             windows = windows_of(context, plan, window, question, n_asked)
             part = context.part_of_cell(n_done, len(questions))
-            scores = part.scores_of_windows(windows, window, 1)  # (n_asked, 1) each
+            scores = part.token_scores(windows, n_targets=1)  # (n_asked, 1) each
             nats[:n_asked] += scores.nats[:, 0]
             targets[:n_asked] += 1
             counts["distance"].append(question.distance)

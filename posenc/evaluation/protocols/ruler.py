@@ -202,7 +202,7 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
     """Score the right answer behind the prompt. Let the model write if that is not its first choice."""
     # here, since both import torch
     from posenc.evaluation.generation import inputs_of_whole_windows, write_text
-    from posenc.evaluation.passes import WindowInputs
+    from posenc.evaluation.passes import WindowInputs, Windows
 
     # BOS goes before the prompt here, since the window is not cut from a text whose first token it could
     # replace.
@@ -213,9 +213,9 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
     # The right answer is scored with the encoding and the positions that the model would write it with: those
     # of the whole window, though this text is shorter.
     writing = inputs_of_whole_windows(context, window)
-    n_inputs = len(text) - 1
-    scoring = WindowInputs(writing.encoding, [writing.draws[0][:n_inputs]])
-    scores = context.window_scores(lambda _: text, 1, n_inputs, len(right_answer), scoring)
+    windows = Windows.of_tokens(text[None], n_targets=len(right_answer))  # a single one
+    scoring = WindowInputs(writing.encoding, [writing.draws[0][: windows.length]])
+    scores = context.scores_of_new_pass(windows, scoring)
     n_answers = len(sample.answers)
     correct = n_answers
     if not scores.is_best.all():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from posenc.core.machine import wait_for
 from posenc.core.seeds import generator_for, seed_for
 from posenc.data import Split, TokenStore
-from posenc.evaluation.passes import DRAWS, EvalContext
+from posenc.evaluation.passes import DRAWS, EvalContext, Windows
 from posenc.model.decoder import Decoder
 from posenc.running.bench.case import BenchCase
 from posenc.training.graphs import Step
@@ -112,15 +112,17 @@ def evaluation_work(case: BenchCase, model: Decoder, window: int) -> Work:
         batch_tokens=case.eval_batch_tokens,
     )
     # One pass, as an evaluation makes it. A window that is longer than a batch has a pass of its own.
-    windows = max(1, case.eval_batch_tokens // window)
+    count = max(1, case.eval_batch_tokens // window)
     if "positions" in model.effective_encoding.hooks:
-        windows *= DRAWS  # a batch holds windows of one draw of positions
+        count *= DRAWS  # a batch holds windows of one draw of positions
 
     def tokens_of(number: int) -> np.ndarray:
         start = number % window
         return tokens[start : start + window + 1]
 
-    def score() -> None:
-        context.window_losses(tokens_of, windows, window, case.n_targets)
+    windows = Windows(tokens_of, count, window, case.n_targets)
 
-    return Work(model, case.step.device, score, windows * window, bytes_of(model))
+    def score() -> None:
+        context.losses_of_new_pass(windows)
+
+    return Work(model, case.step.device, score, count * window, bytes_of(model))

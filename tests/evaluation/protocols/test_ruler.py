@@ -254,7 +254,7 @@ def test_a_window_whose_beginning_is_cut_off_is_not_measured_though_the_answer_i
 ):
     subject = subject_of("learned", beyond="truncate")
     best = Scores(nats=np.zeros((1, 3)), is_best=np.ones((1, 3), dtype=bool))
-    monkeypatch.setattr(EvalContext, "window_scores", lambda *_: best)
+    monkeypatch.setattr(EvalContext, "scores_of_new_pass", lambda *_: best)
     sample = Sample("The value is", ("12",))
     with pytest.raises(NotApplicableError, match="loses the beginning"):
         answered(subject, Tokenizer("bytes"), sample, 2 * subject.context_length)
