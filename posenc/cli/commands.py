@@ -27,8 +27,8 @@ from posenc.cli.options import (
 from posenc.cli.usage import long_options
 from posenc.config.completion import complete_encoding, complete_names
 from posenc.config.overrides import CommandLine
-from posenc.core.console import starting
 from posenc.core.errors import UserError
+from posenc.core.progress import starting
 from posenc.evaluation.protocols import protocol_names
 from posenc.running.invocation import Invocation
 

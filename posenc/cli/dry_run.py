@@ -13,8 +13,10 @@ from rich.text import Text
 from posenc.cli.room import Room, room_on
 from posenc.config.compose import Jobs
 from posenc.config.overrides import CommandLine
-from posenc.core.console import duration, end_starting, terminal_width
+from posenc.core.console import terminal_width
 from posenc.core.errors import RunError, plural, visible
+from posenc.core.progress import end_starting
+from posenc.core.quantities import duration
 from posenc.data import corpus_notes
 from posenc.data.corpus import known_figures
 from posenc.data.hub import go_offline

@@ -10,8 +10,10 @@ from rich.text import Text
 from posenc.cli.dry_run import check_corpus_is_here, megabytes
 from posenc.cli.room import room_on
 from posenc.config.compose import Jobs
-from posenc.core.console import duration, end_starting, terminal_width
+from posenc.core.console import terminal_width
 from posenc.core.errors import plural, visible
+from posenc.core.progress import end_starting
+from posenc.core.quantities import duration
 from posenc.data.hub import go_offline
 from posenc.report.tables import Table, table_of_rows, text_column
 from posenc.report.terminal import table_text

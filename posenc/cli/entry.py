@@ -16,9 +16,9 @@ import typer
 from posenc.cli.commands import COMMANDS, ROOT_OPTIONS, app
 from posenc.cli.usage import is_help_printed, is_usage_error, usage_error
 from posenc.cli.verbs import refuse_wrong_verb
-from posenc.core.console import library_at_work
 from posenc.core.errors import RunError, UserError
 from posenc.core.first_signals import CODES
+from posenc.core.library_calls import library_at_work
 from posenc.running.invocation import DEBUG, Invocation
 from posenc.running.report_error import report_error
 from posenc.running.signals import (

@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from posenc.cli.help import asks_for_help, help_text
-from posenc.core.console import end_starting, starting, terminal_width, write
+from posenc.core.console import terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.garbage import without_garbage_collector
 from posenc.core.machine import load_meter
+from posenc.core.progress import end_starting, starting
 from posenc.core.torchrun import is_another_process
 from posenc.running.invocation import Invocation
 

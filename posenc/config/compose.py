@@ -22,9 +22,9 @@ from posenc.config.refusals import MAKES_JOBS, REFUSALS, SWEEPER, refusal
 from posenc.config.task_file import expand_task
 from posenc.config.typed import typed_settings
 from posenc.config.yaml_files import default_choices
-from posenc.core.console import long_loop
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_files, conf_dir, conf_dirs, is_folder, refuse_taken_names, why_impossible
+from posenc.core.progress import long_loop
 from posenc.settings.errors import user_error
 from posenc.settings.launchers import LAUNCHER, RayLauncherSettings
 from posenc.settings.tree import EvalCommandSettings, RunSettings, TrainSweepSettings

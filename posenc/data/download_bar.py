@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm.std import tqdm
 
-from posenc.core.console import Progress, Title, progress_of
+from posenc.core.progress import Progress, Title, progress_of
 
 
 def download_bar(what: str) -> type:

@@ -8,8 +8,8 @@ import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from posenc.core.console import run_interruptible
 from posenc.core.errors import RunError, first_line
+from posenc.core.library_calls import run_interruptible
 
 PROBE_SECONDS = 3.0  # for name look-up and connection together
 OFFLINE = "HF_HUB_OFFLINE"  # environment variable of the hub's libraries

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from posenc.core.console import Title, progress_of
 from posenc.core.errors import RunError, UserError, first_line
 from posenc.core.paths import expanded, is_folder
+from posenc.core.progress import Title, progress_of
 from posenc.data.hub import PROBE_SECONDS, not_loaded, reachable
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc.core.atomic_files import canonical, digest_of, read_sealed, sha256_of_file, sync, write_sealed
-from posenc.core.console import Title, progress_of
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir
+from posenc.core.progress import Title, progress_of
 from posenc.data.documents import SPLITS, Document, groups_of
 from posenc.data.tasks.instances import TaskInstances
 from posenc.data.tokenizers import Tokenizer

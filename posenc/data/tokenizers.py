@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
-from posenc.core.console import run_interruptible, say
+from posenc.core.console import say
 from posenc.core.errors import UserError, visible
+from posenc.core.library_calls import run_interruptible
 from posenc.core.paths import cache_dir, exists, expanded, is_file, is_folder, why_impossible, why_missing
 from posenc.data.cache_lock import cache_lock
 from posenc.data.documents import Document, utf8_text

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenc.core.console import clock
 from posenc.core.errors import UserError, nearest, plural, visible
+from posenc.core.quantities import clock
 from posenc.core.run_states import DIVERGED, FINISHED, RESUMABLE, RUNNING, STATES
 from posenc.report.tables import Table, TableColumn, text_column
 from posenc.report.texts import count_text, length_text

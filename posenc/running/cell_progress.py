@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posenc.core.console import Progress
+from posenc.core.progress import Progress
 from posenc.evaluation.evaluate import EvalCell, cells_with_passes
 from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.transformers import TransformersModel

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from posenc.core.console import progress_line, say
+from posenc.core.console import say
 from posenc.core.errors import RunError
+from posenc.core.progress import progress_line
 from posenc.core.run_states import FINISHED
 from posenc.data import TokenStore, build_tokenizer, check_lengths, is_task, plant_of, prepare, vocabulary
 from posenc.data.corpus import BYTES

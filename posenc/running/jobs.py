@@ -8,8 +8,9 @@ from pathlib import Path
 
 from posenc.config.compose import ComposedJob, Jobs
 from posenc.config.overrides import is_hydras
-from posenc.core.console import end_starting, long_loop, say
+from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
+from posenc.core.progress import end_starting, long_loop
 from posenc.evaluation.extensions import NotForThisEncodingError
 from posenc.report.end_of_run import show_runs
 from posenc.results.measurements import target_set_of

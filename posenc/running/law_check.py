@@ -8,8 +8,8 @@ from typing import Any
 
 from posenc.config.compose import ComposedJob, compose_jobs, distinguishing_overrides
 from posenc.config.overrides import CommandLine, group_of, key_of
-from posenc.core.console import progress_line
 from posenc.core.errors import UserError, visible
+from posenc.core.progress import progress_line
 from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge
 from posenc.laws.callables import given_encoding

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from posenc.core.console import progress_line, say
+from posenc.core.console import say
 from posenc.core.errors import RunError
 from posenc.core.machine import compiler_works, peak_memory, say_load
+from posenc.core.progress import progress_line
 from posenc.core.run_states import DIVERGED, FINISHED, INTERRUPTED
 from posenc.data import (
     PlantedSampler,

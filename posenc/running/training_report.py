@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenc.core.console import Progress, say
+from posenc.core.console import say
+from posenc.core.progress import Progress
 from posenc.running import run_directory
 from posenc.running.utilization import Utilization, mfu_text
 from posenc.tracking import Tracker

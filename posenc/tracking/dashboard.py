@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.atomic_files import write_text_atomic
-from posenc.core.console import run_interruptible, say
+from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
+from posenc.core.library_calls import run_interruptible
 from posenc.core.paths import output_file
 from posenc.evaluation.protocols import protocol_names
 from posenc.report.texts import length_text

@@ -280,7 +280,7 @@ def test_the_installed_script_is_posenc(working_folder):
 
 @pytest.mark.parametrize("option", [["--cfg", "job"], ["--dry-run"], ["-m"], []], ids=" ".join)
 def test_a_result_is_on_stdout_where_a_bar_is_drawn_on_stderr(train, run_copy, monkeypatch, option):
-    monkeypatch.setattr("posenc.core.console._can_draw", lambda: True)
+    monkeypatch.setattr("posenc.core.progress._can_draw", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes stderr for a terminal
     result = train("encoding=rope", *option)
     assert "starting" in result.err

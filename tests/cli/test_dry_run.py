@@ -14,7 +14,7 @@ from fake_runs import only_run, stamps
 from posenc.cli.room import room_on
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
-from posenc.core.console import duration
+from posenc.core.quantities import duration
 from posenc.encodings.registry import encoding_class
 from posenc.results.runs import load_run
 from posenc.running import estimate as estimates

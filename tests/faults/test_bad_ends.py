@@ -11,7 +11,8 @@ import tiny
 from fake_runs import only_run, read_json
 from in_process import called_in
 
-from posenc.core.console import progress_line, say
+from posenc.core.console import say
+from posenc.core.progress import progress_line
 from posenc.running.report_error import report_error
 from posenc.running.signals import StopFlag
 

@@ -4,21 +4,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from posenc.core import console
+from posenc.core import progress
 from posenc.evaluation.evaluate import EvalCell
 from posenc.running.cell_progress import CellProgress, work_of_cells
 
 
-class Recorded(console.Progress):
+class Recorded(progress.Progress):
     """Progress that is not drawn."""
 
-    def look(self):
+    def refresh(self):
         pass
 
 
 @pytest.fixture
 def line():
-    return Recorded(console.Title("evaluating"), 3)
+    return Recorded(progress.Title("evaluating"), 3)
 
 
 def cell(extension=None, split="test"):
@@ -53,7 +53,7 @@ def test_the_time_left_goes_by_work(line, monkeypatch):
     """The third cell is nine tenths of the work: after a tenth of it in ten seconds 90 are left."""
     line.weigh([0.5, 0.5, 9.0])
     began = line._began_at
-    monkeypatch.setattr(console.time, "monotonic", lambda: began + 10)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: began + 10)
     line.update(2)
     assert line.time_left == "1:30 left"
 

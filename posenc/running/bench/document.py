@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from posenc.core.console import progress_line
 from posenc.core.device_peaks import peak_flops
 from posenc.core.errors import visible
 from posenc.core.machine import usable_cores
+from posenc.core.progress import progress_line
 from posenc.model.decoder import Decoder, count_parameters, training_flops
 from posenc.running.bench.case import BenchCase, TableTitle
 from posenc.running.bench.timing import Figures, measure_figures

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from posenc.core.atomic_files import write_text_atomic
-from posenc.core.console import PROGRESS, say
+from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, plural, visible
 from posenc.core.first_signals import CODES
 from posenc.core.machine import usable_cores
+from posenc.core.progress import PROGRESS
 from posenc.core.run_states import FAILED, FINISHED, INTERRUPTED
 from posenc.running.invocation import SWEEP, WAIT, Invocation
 from posenc.running.ray_cluster.node import BEGINS, Board, JobEnd, Message, Order, remove_own, run_order

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from posenc.core.console import clock
 from posenc.core.errors import visible
+from posenc.core.quantities import clock
 from posenc.core.run_states import DIVERGED, FINISHED
 from posenc.report.texts import length_text
 from posenc.results.runs import load_run

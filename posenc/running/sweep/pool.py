@@ -13,8 +13,10 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from posenc.core.console import PROGRESS, Title, duration, progress_of, say
+from posenc.core.console import say
 from posenc.core.errors import visible
+from posenc.core.progress import PROGRESS, Title, progress_of
+from posenc.core.quantities import duration
 from posenc.core.run_states import FINISHED
 from posenc.running.invocation import SWEEP, WAIT
 from posenc.running.jobs import HELD

@@ -13,17 +13,19 @@ from types import SimpleNamespace
 import pytest
 import tiny
 
-from posenc.core import console
-from posenc.core.console import bytes_text, clock, library_at_work, progress_line, run_interruptible
+from posenc.core import progress
 from posenc.core.errors import UserError
+from posenc.core.library_calls import library_at_work, run_interruptible
+from posenc.core.progress import progress_line
+from posenc.core.quantities import bytes_text, clock
 
 PROGRAM = """
 import sys
 import time
-from posenc.core import console
-console.REFRESH_SECONDS = 0.02
-console.Progress.seconds_between_looks = 0.02
-with console.progress_line("training", 10) as line:
+from posenc.core import console, progress
+progress.REFRESH_SECONDS = 0.02
+progress.Progress.seconds_between_refreshes = 0.02
+with progress.progress_line("training", 10) as line:
     line.begin(2)
     time.sleep(0.1)
     for done in (4, 8.5):
@@ -36,32 +38,32 @@ print("the end", file=sys.stderr)
 
 def test_an_empty_time_between_lines_is_that_of_posenc(monkeypatch):
     monkeypatch.setenv("POSENC_PROGRESS", "")
-    assert console._seconds_between_lines() == 60
+    assert progress._seconds_between_lines() == 60
 
 
 @pytest.mark.parametrize("text", ["10s", "nan", "-1", "inf"])
 def test_what_is_no_time_between_lines_is_refused(monkeypatch, text):
     monkeypatch.setenv("POSENC_PROGRESS", text)
     with pytest.raises(UserError, match=f"POSENC_PROGRESS={text}: is no time"):
-        console._seconds_between_lines()
+        progress._seconds_between_lines()
 
 
 STARTING = """
 import os
 import signal
 import sys
-from posenc.core import console, first_signals
+from posenc.core import first_signals, progress
 first_signals.leave_at_signals()
-console.REFRESH_SECONDS = 0.02
-with console.starting():
+progress.REFRESH_SECONDS = 0.02
+with progress.starting():
     if sys.argv[1:] == ["stop"]:
         os.kill(os.getpid(), signal.SIGINT)
     if sys.argv[1:] == ["result"]:
-        console.end_starting()
+        progress.end_starting()
         print("a result")
-    with console.progress_line("training", 10) as line:
+    with progress.progress_line("training", 10) as line:
         line.update(4)
-        line.look()
+        line.refresh()
 """
 
 
@@ -194,7 +196,7 @@ def test_a_notebook_has_its_widget_and_plain_lines_without(notebook, has_widgets
         "find_spec",
         lambda name: has_widgets or None if name == "ipywidgets" else real_find(name),
     )
-    assert console._can_draw() is has_widgets
+    assert progress._can_draw() is has_widgets
 
 
 # --- Pipes
@@ -226,7 +228,7 @@ def test_a_pipe_has_all_lines_if_none_is_too_soon(capsys, monkeypatch):
 
 def test_a_pipe_has_a_line_by_time_while_nothing_is_done(capsys, monkeypatch):
     monkeypatch.setenv("POSENC_PROGRESS", "0.05")
-    monkeypatch.setattr(console.Progress, "seconds_between_looks", 0.01)
+    monkeypatch.setattr(progress.Progress, "seconds_between_refreshes", 0.01)
     with progress_line("evaluating", 4) as line:
         line.update(1.5, "fixed-target at 64")
         time.sleep(0.3)
@@ -236,7 +238,7 @@ def test_a_pipe_has_a_line_by_time_while_nothing_is_done(capsys, monkeypatch):
 def test_the_time_left_counts_from_where_the_task_began_here(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setenv("POSENC_PROGRESS", "0")
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     with progress_line("training", 100) as line:
         line.begin(50)  # by earlier processes
         now[0] = 10.0
