@@ -24,7 +24,7 @@ from posenc.results.where import matching_runs
 if TYPE_CHECKING:
     import pandas as pd
 
-    from posenc.report.charts import Drawing
+    from posenc.report.drawing import Drawing
 
 LINES_PER = {"cell": cells_table, "seed": seeds_table}  # what a line of the pandas table stands for
 # A notebook has no columns to ask for.
@@ -111,7 +111,7 @@ class Runs(list[Run]):
         posenc says about it. `font` is a family that is installed. `request` takes the options of `compare`.
         A notebook shows the picture by itself; `save` writes it.
         """
-        from posenc.report.charts import draw_figure
+        from posenc.report.drawing import draw_figure
 
         compare_request = suited_to_tasks(self, _request(request))
         kind = kind or chart_of_protocol(compare_request.protocol)
@@ -199,7 +199,7 @@ class Plot:
         return f"<plot of {self.kind}, {len(self.runs)} runs: save('loss.png')>"
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        from posenc.report.vega import DPI
+        from posenc.report.charts.vega import DPI
 
         # not as SVG: two pictures in a notebook would have clip paths of the same names
         return self.data("png"), {"width": round(self.drawing.width / POINTS_OF_INCH * DPI / 2)}

@@ -17,7 +17,7 @@ from posenc.report.parts import chart_of_protocol
 from posenc.results.comparison import Comparison
 
 if TYPE_CHECKING:
-    from posenc.report.charts import Drawing
+    from posenc.report.drawing import Drawing
 
 PICTURES = {f".{format}": format for format in FORMATS}
 PAGES = {".html": "html", ".htm": "html"}
@@ -110,7 +110,7 @@ def write_files(
     """Write pictures and tables of comparisons, and the page that `make_page` returns. Raises UserError."""
     drawing: Drawing | None = None
     if outputs.pictures:
-        from posenc.report.charts import draw_figure  # with altair: only where a picture is wanted
+        from posenc.report.drawing import draw_figure  # with altair: only where a picture is wanted
 
         # One drawing for all files: they are the same picture in several formats.
         drawing = draw_figure(outputs.plot_kind, comparisons, outputs.figure)

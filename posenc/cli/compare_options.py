@@ -6,7 +6,7 @@ from typing import Annotated
 
 from posenc.cli.options import OptionalText, OptionalTexts, choice, option, where_option
 from posenc.config.completion import complete_names, complete_table, table_names
-from posenc.report.chart_kinds import plots
+from posenc.report.charts.names import plots
 
 # --- which runs, and what is compared of them
 

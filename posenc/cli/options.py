@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from posenc.config.completion import complete_names, complete_override, complete_run, complete_where
 from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
-from posenc.report.chart_kinds import OWN_CAPTION
+from posenc.report.charts.names import OWN_CAPTION
 
 OptionalText: TypeAlias = str | None
 OptionalTexts: TypeAlias = list[str] | None

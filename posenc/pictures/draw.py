@@ -11,9 +11,9 @@ import altair as alt
 import numpy as np
 
 from posenc.pictures.panels import POSITION, Curves, Heat, Map, Numbers, Panel, Picture
-from posenc.report.looks import PAPER, AnyChart, configured, data_of, specification
-from posenc.report.styles import ON_WHITE
-from posenc.report.vega import draw_svg, image_bytes
+from posenc.report.charts.looks import PAPER, AnyChart, configured, data_of, specification
+from posenc.report.charts.styles import ON_WHITE
+from posenc.report.charts.vega import draw_svg, image_bytes
 
 NOTE_WIDTH = 100  # characters of a line below the title
 COLUMNS = 2  # panels in a row

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posenc.core.errors import UserError
 from posenc.core.paths import output_file
-from posenc.report.chart_kinds import plots
+from posenc.report.charts.names import plots
 from posenc.report.texts import row_label
 from posenc.results.comparison import Comparison
 
@@ -30,7 +30,7 @@ class Figure:
 
     width: float | None = None  # points; None: PAGE_WIDTH
     height: float | None = None  # points; None: as high as the chart needs
-    caption: str | None = None  # below the chart; chart_kinds.OWN_CAPTION: what posenc says about it
+    caption: str | None = None  # below the chart; charts.names.OWN_CAPTION: what posenc says about it
     has_legend: bool = True
     font: str | None = None  # a family that is installed
 
@@ -64,7 +64,7 @@ def size_in_points(text: str) -> tuple[float, float | None]:
 
 def check_font(family: str) -> str:
     """Return the name of an installed family of fonts. Raises UserError."""
-    from posenc.report.vega import has_font
+    from posenc.report.charts.vega import has_font
 
     # A font that is missing leaves the whole figure without text, and without an error.
     if not has_font(family):

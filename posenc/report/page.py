@@ -19,18 +19,18 @@ import vl_convert
 from posenc import __version__
 from posenc.core.errors import visible
 from posenc.core.run_states import FINISHED
-from posenc.report.chart import Chart, RowNames, distinct_facts
-from posenc.report.charts import make_chart
-from posenc.report.exact import is_exact
+from posenc.report.charts.base import Chart, RowNames, distinct_facts
+from posenc.report.charts.looks import PAGE, configured, specification
+from posenc.report.charts.styles import MARKERS
+from posenc.report.drawing import make_chart
 from posenc.report.explain import terms_of_tables
-from posenc.report.looks import PAGE, configured, specification
 from posenc.report.parts import chart_kinds
 from posenc.report.protocol_words import heading_of, protocol_meanings
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.runs_table import ListedRun, run_table
+from posenc.report.sentences.exact import is_exact
 from posenc.report.sentences.facts import protocol_fact
 from posenc.report.sentences.notes import also_measured_note, more_note
-from posenc.report.styles import MARKERS
 from posenc.report.tables import BEST, TIED, Table, TableCell, TableColumn
 from posenc.report.texts import row_label
 from posenc.results.beside.recall import RECALL

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from posenc.core.errors import plural
 from posenc.report.cell_texts import LOSS_HEAD, breaks_text, half_width, has_curves, loss_text, rank_of_number
-from posenc.report.exact import exact_notes, exact_table, is_exact
 from posenc.report.parts import cell_columns, row_columns, tables_of_parts
-from posenc.report.recall_columns import recall_columns_of, recall_table
+from posenc.report.parts.exact import exact_table
+from posenc.report.parts.recall import recall_columns_of, recall_table
 from posenc.report.sentences.answer import answer
+from posenc.report.sentences.exact import exact_notes, is_exact
 from posenc.report.sentences.facts import facts_of
 from posenc.report.sentences.marks import marks_note, paper_marks_note
 from posenc.report.sentences.notes import (

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len
 
-from posenc.core.errors import visible
+from posenc.core.errors import plural, visible
+from posenc.results.beside.exact import RowExact, Spread
 from posenc.results.beside.recall import Learning, RecallCell
 from posenc.results.comparison import Header, Row
 from posenc.results.runs import encoding_name
@@ -114,3 +115,29 @@ def names_text(rows: Iterable[Row], many: str = "rows") -> str:
     if len(names) == 1:
         return names[0]
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def learned_of_seeds(answers: RowExact) -> str:
+    """Return `2 of 3 seeds`."""
+    return f"{answers.learned} of {plural(answers.seeds, 'seed')}"
+
+
+def spread_text(spread: Spread) -> str:
+    """Return `45 [12, 80]` in per cent; the number alone where all seeds agree."""
+    text = whole_percent(spread.median)
+    # The range of many seeds is that of the two oddest. Quartiles say where half of them are.
+    low, high = spread.quartiles or (spread.low, spread.high)
+    # By the printed digits: `45 [45, 45]` would look like a measured agreement.
+    if whole_percent(low) == whole_percent(high):
+        return text
+    return f"{text} [{whole_percent(low)}, {whole_percent(high)}]"
+
+
+def whole_percent(share: float) -> str:
+    """Return a share in whole per cent; 100 and 0 are said only of all and of nothing."""
+    rounded = round(100 * share)
+    if rounded == 100 and share < 1:
+        return ">99"
+    if rounded == 0 and share > 0:
+        return "<1"
+    return str(rounded)

@@ -22,7 +22,7 @@ import numpy as np
 from figures import png_of
 from posenc_output import RECORDS, compare
 
-from posenc.report.looks import data_of
+from posenc.report.charts.looks import data_of
 
 STORED = RECORDS / "study" / "emergence.json"
 CHANCE = math.log(16)  # nats: a guess among the 16 values of the alphabet

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import altair as alt
 
-from posenc.report.looks import PAPER, AnyChart, configured, specification
-from posenc.report.vega import draw_svg, image_bytes
+from posenc.report.charts.looks import PAPER, AnyChart, configured, specification
+from posenc.report.charts.vega import draw_svg, image_bytes
 
 
 def png_of(chart: AnyChart) -> bytes:

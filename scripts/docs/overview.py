@@ -18,8 +18,8 @@ import altair as alt
 from figures import png_of
 from posenc_output import Json, cell_at, compare, last_cell, verdict_word
 
-from posenc.report.chart import SIGNED_LABEL
-from posenc.report.looks import PAPER, data_of
+from posenc.report.charts.base import SIGNED_LABEL
+from posenc.report.charts.looks import PAPER, data_of
 
 ROW_HEIGHT = 10.5  # points
 COLOR = "#2a78d6"

@@ -18,7 +18,7 @@ from overview import Mark, Panel, harm_interval, panel_chart
 from posenc_output import last_cell
 from softmax_tables import OptionRow, option_rows
 
-from posenc.report.looks import data_of
+from posenc.report.charts.looks import data_of
 
 FOLDER = "study-softmax"
 PANELS = (

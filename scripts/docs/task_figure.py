@@ -19,7 +19,7 @@ from overview import PANELS, Mark, Panel, panel_chart, study_marks
 from task_ranks import mean_share, share_of_learned
 from task_tables import answers_of, grid_of
 
-from posenc.report.looks import data_of
+from posenc.report.charts.looks import data_of
 
 LENGTH = "2x"
 TASKS_PANEL = Panel(

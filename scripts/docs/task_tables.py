@@ -26,7 +26,7 @@ from posenc_output import (
 
 from posenc.data.tasks import find_task
 from posenc.data.tasks.instances import TaskInstances
-from posenc.report.exact import percent
+from posenc.report.texts import whole_percent
 
 GUESSED = 2000  # instances by which the share of a guess is counted
 
@@ -101,7 +101,7 @@ def whole_answers(folder: str, length: str, experiment: str = "tasks") -> str:
         cells = [_whole_text(answers.get((task, encoding)), length) for task in grid.tasks]
         table.add(f"`{encoding}`", *cells)
     window = round(multiple_of(length) * _train_length(experiment))
-    table.add("*a guess*", *(percent(guessed_share(task, window)) for task in grid.tasks))
+    table.add("*a guess*", *(whole_percent(guessed_share(task, window)) for task in grid.tasks))
     table.sentence = _finished_sentence(grid, answers)
     return table.text()
 
@@ -135,7 +135,7 @@ def _whole_text(answers: Json | None, length: str) -> str:
     shares = share_at(answers, length)
     if not answers["learned"] or shares is None:
         return learned
-    low, middle, high = (percent(shares[key]) for key in ("low", "median", "high"))
+    low, middle, high = (whole_percent(shares[key]) for key in ("low", "median", "high"))
     spread = middle if low == high else f"{middle} [{low}, {high}]"
     return f"{learned}: {spread}"
 
@@ -178,7 +178,7 @@ def _tokens_text(answers: Json | None, length: str) -> str:
     cell = None if answers is None else cell_at(answers, multiple_of(length))
     if answers is None or cell is None:
         return ""
-    text = percent(cell["tokens"]["median"])
+    text = whole_percent(cell["tokens"]["median"])
     return text if answers["learned"] else f"({text})"
 
 

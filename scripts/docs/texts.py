@@ -18,7 +18,7 @@ from figures import png_of
 from posenc_output import last_cell
 from text_tables import UNDERTRAINED, TextColumn, encodings_by_harm, text_columns, word_of_row
 
-from posenc.report.looks import PAPER, data_of
+from posenc.report.charts.looks import PAPER, data_of
 
 CELL_WIDTH = 62  # points
 CELL_HEIGHT = 14

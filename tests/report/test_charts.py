@@ -18,9 +18,11 @@ from fake_runs import (
 )
 
 from posenc.core.errors import UserError
-from posenc.report.chart import RowNames, panels_of
-from posenc.report.chart_kinds import plots
-from posenc.report.charts import draw_figure, make_chart
+from posenc.report.charts.base import RowNames, panels_of
+from posenc.report.charts.looks import PAPER, specification
+from posenc.report.charts.names import plots
+from posenc.report.charts.styles import style_of
+from posenc.report.drawing import draw_figure, make_chart
 from posenc.report.figure import (
     Figure,
     check_font,
@@ -30,8 +32,6 @@ from posenc.report.figure import (
     size_in_points,
     split_labels,
 )
-from posenc.report.looks import PAPER, specification
-from posenc.report.styles import style_of
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
 

@@ -3,8 +3,8 @@
 import pytest
 from fake_runs import compared, exact_records, write_run
 
-from posenc.report.exact import percent
 from posenc.report.reports import full_report, short_report
+from posenc.report.texts import whole_percent
 
 
 def comparison_of(root, **rights):
@@ -95,4 +95,4 @@ def test_everything_has_the_interval_of_the_chance_to_learn(comparison):
     ("share", "text"), [(1.0, "100"), (0.999, ">99"), (0.0, "0"), (0.001, "<1"), (0.5, "50")]
 )
 def test_all_and_nothing_are_said_only_where_they_are_exact(share, text):
-    assert percent(share) == text
+    assert whole_percent(share) == text

@@ -8,7 +8,8 @@ import sys
 import pytest
 from fake_runs import T, compared, record, write_run
 
-from posenc.report import chart_kinds, explain, parts
+from posenc.report import explain, parts
+from posenc.report.charts import names
 from posenc.report.formats import render
 from posenc.results import beside, records
 from posenc.results.beside import base
@@ -154,4 +155,4 @@ def test_a_file_of_results_is_named_as_its_protocol(key):
 
 
 def test_help_names_the_charts_that_there_are():
-    assert set(chart_kinds.plots()) == set(parts.chart_kinds())
+    assert set(names.plots()) == set(parts.chart_kinds())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posenc.core.paths import conf_dir
-from posenc.report.styles import COLORS, DASHES, SOLID, style_of, styles_of
+from posenc.report.charts.styles import COLORS, DASHES, SOLID, style_of, styles_of
 
 FEW_ROWS = len(COLORS)
 CATALOGUE = sorted(path.stem for path in (conf_dir() / "encoding").glob("*.yaml"))

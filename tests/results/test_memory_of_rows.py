@@ -5,10 +5,10 @@ import json
 import pytest
 from fake_runs import T, compared, memory_record, record, rows_of, write_run
 
-from posenc.report.chart import RowNames
-from posenc.report.charts import make_chart
+from posenc.report.charts.base import RowNames
+from posenc.report.charts.looks import PAPER, specification
+from posenc.report.drawing import make_chart
 from posenc.report.lines import cells_table
-from posenc.report.looks import PAPER, specification
 from posenc.report.page import page
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.results.records import check_record

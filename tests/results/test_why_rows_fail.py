@@ -6,9 +6,9 @@ import math
 import pytest
 from fake_runs import T, compared, dispersion_record, record, rows_of, write_run
 
-from posenc.report.chart import RowNames
-from posenc.report.charts import make_chart
-from posenc.report.looks import PAPER
+from posenc.report.charts.base import RowNames
+from posenc.report.charts.looks import PAPER
+from posenc.report.drawing import make_chart
 from posenc.report.reports import rows_table
 from posenc.report.sentences.why import why_notes
 from posenc.results.beside.dispersion import (

@@ -66,11 +66,11 @@ class Dispersion(Protocol[WatchedBlocks]):
     settings: Settings
 
     def check(self, lengths: EvalLengths) -> None:
-        self._fixed_target().check(lengths)
+        FixedTarget.of(self.settings.target_fraction).check(lengths)
 
     def plan(self, request: EvalRequest) -> WatchedBlocks:
         """Choose the blocks of fixed-target."""
-        blocks = self._fixed_target().plan(request)
+        blocks = FixedTarget.of(self.settings.target_fraction).plan(request)
         return WatchedBlocks(
             # Other than fixed-target's hash, though the targets are the same: attention makes its passes its
             # own.
@@ -99,9 +99,6 @@ class Dispersion(Protocol[WatchedBlocks]):
         if not is_finite(dispersion):
             return sums  # a record holds finite numbers only: without these it says `diverged`
         return replace(sums, extra={self.name: dispersion})
-
-    def _fixed_target(self) -> FixedTarget:
-        return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))
 
 
 def _far_nats(context: EvalContext, plan: WatchedBlocks, window: int) -> float | None:

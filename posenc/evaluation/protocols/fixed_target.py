@@ -39,6 +39,11 @@ class FixedTarget(Protocol[Blocks]):
 
     settings: Settings
 
+    @classmethod
+    def of(cls, target_fraction: float) -> FixedTarget:
+        """Return the protocol with this setting, for those that measure something else on its targets."""
+        return cls(cls.Settings(target_fraction=target_fraction))
+
     def block(self, lengths: EvalLengths) -> int:
         """Return b, the number of targets of a block."""
         return block_size(self.settings.target_fraction, lengths.base_length)

@@ -114,7 +114,7 @@ class KeyTokens(Protocol[KeyBlocks]):
     settings: Settings
 
     def check(self, lengths: EvalLengths) -> None:
-        self._fixed_target().check(lengths)
+        FixedTarget.of(self.settings.target_fraction).check(lengths)
 
     def check_text(self, facts: MeasurementFacts) -> None:
         """Raise UserError if there is no reference for the targets of this text."""
@@ -130,7 +130,7 @@ class KeyTokens(Protocol[KeyBlocks]):
 
     def plan(self, request: EvalRequest) -> KeyBlocks:
         """Choose the blocks of fixed-target, and mark the targets that the reference calls key tokens."""
-        blocks = self._fixed_target().plan(request)
+        blocks = FixedTarget.of(self.settings.target_fraction).plan(request)
         is_key = stored_keys(self.settings.key_tokens, blocks)
         has_reference = is_key is not None
         if is_key is None:
@@ -163,9 +163,6 @@ class KeyTokens(Protocol[KeyBlocks]):
             targets=np.ones(len(block_numbers)),
             byte_counts=context.store.bytes_between(tokens, tokens + 1),
         )
-
-    def _fixed_target(self) -> FixedTarget:
-        return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))
 
 
 def find_keys(context: EvalContext, blocks: Blocks, near: int, far: int) -> np.ndarray:

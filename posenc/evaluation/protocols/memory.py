@@ -89,7 +89,7 @@ class Memory(Protocol[ComparedBlocks]):
 
     def check(self, lengths: EvalLengths) -> None:
         """Raise UserError if a window does not hold the targets."""
-        fixed_target = self._fixed_target()
+        fixed_target = FixedTarget.of(self.settings.target_fraction)
         fixed_target.check(lengths)
         fixed_target.check_window(SHORTER, min(self.shorter_windows(lengths)), lengths)
 
@@ -110,7 +110,7 @@ class Memory(Protocol[ComparedBlocks]):
 
     def plan(self, request: EvalRequest) -> ComparedBlocks:
         """Choose the blocks of fixed-target."""
-        blocks = self._fixed_target().plan(request)
+        blocks = FixedTarget.of(self.settings.target_fraction).plan(request)
         shorter = self.shorter_windows(request.lengths)
         return ComparedBlocks(
             hash=request.digest(self.name, blocks.hash, self._windows_of_hash(request.lengths)),
@@ -142,9 +142,6 @@ class Memory(Protocol[ComparedBlocks]):
             lost=np.maximum(-compared.gain, 0).mean(axis=(1, 2)).tolist(),
         )
         return replace(sums, extra={self.name: by_window})
-
-    def _fixed_target(self) -> FixedTarget:
-        return FixedTarget(FixedTarget.Settings(target_fraction=self.settings.target_fraction))
 
 
 def interval_of(context: EvalContext, plan: Blocks, values: np.ndarray) -> JsonInterval | None:

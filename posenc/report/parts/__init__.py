@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
 
-from posenc.report.chart_kinds import DEFAULT_PLOT
+from posenc.report.charts.names import DEFAULT_PLOT
 from posenc.report.parts.base import CellColumn, ChartKind, Line, ReportPart, RowColumn
 from posenc.report.tables import Table
 from posenc.results.comparison import Row

@@ -18,8 +18,8 @@ from posenc.results.comparison import Comparison, Row
 from posenc.results.statistics.intervals import Interval
 
 if TYPE_CHECKING:  # they import altair, which takes half a second
-    from posenc.report.chart import Chart, Panel, RowNames
-    from posenc.report.looks import Look
+    from posenc.report.charts.base import Chart, Panel, RowNames
+    from posenc.report.charts.looks import Look
 
 CsvFields = dict[str, Any]
 # Plain dictionaries, since each part adds fields of its own, which no single type could list.

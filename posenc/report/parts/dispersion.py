@@ -20,8 +20,8 @@ from posenc.results.comparison import Comparison, Row
 from posenc.results.numbers import printed_change
 
 if TYPE_CHECKING:
-    from posenc.report.chart import Chart, Panel, RowNames
-    from posenc.report.looks import Look
+    from posenc.report.charts.base import Chart, Panel, RowNames
+    from posenc.report.charts.looks import Look
 
 # read from the source by chart_kinds.py, for `--help`
 CHARTS = {
@@ -91,7 +91,7 @@ def _dispersion_csv(comparison: Comparison, row: Row) -> CsvFields:
 
 
 def _chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    from posenc.report.why_chart import why_chart  # here, since it imports altair
+    from posenc.report.charts.why import why_chart  # here, since it imports altair
 
     return why_chart(panels, names, look)
 

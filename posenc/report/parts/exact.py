@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, RowColumn
+from posenc.report.sentences.exact import answers_in_window, table_answers
+from posenc.report.tables import Table, TableColumn, names_column, text_column
+from posenc.report.texts import length_text, spread_text, whole_percent
 from posenc.results.beside.base import LEARNED
-from posenc.results.beside.exact import EXACT
+from posenc.results.beside.exact import EXACT, ExactCell, RowExact, Spread
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 
 if TYPE_CHECKING:
-    from posenc.report.chart import Chart, Panel, RowNames
-    from posenc.report.looks import Look
+    from posenc.report.charts.base import Chart, Panel, RowNames
+    from posenc.report.charts.looks import Look
 
 CHARTS = {
     "exact": "answers of a task that are wholly right, by window",
@@ -48,15 +51,81 @@ def _exact_csv(comparison: Comparison, row: Row) -> CsvFields:
 
 
 def _chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    from posenc.report.exact_charts import exact_chart  # here, since it imports altair
+    from posenc.report.charts.exact import exact_chart  # here, since it imports altair
 
     return exact_chart(panels, names, look)
 
 
 def _grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    from posenc.report.exact_charts import tasks_grid
+    from posenc.report.charts.exact import tasks_grid
 
     return tasks_grid(panels, names, look)
+
+
+def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
+    """Return a line for each row: the seeds that learned, and whole answers by window.
+
+    With `full` there are also the interval of the probability to learn, and the shares of right tokens.
+    """
+    rows = comparison.rows
+    columns = [
+        names_column(rows),
+        text_column("learned", [_learned_cell(EXACT.of(row), full=full) for row in rows]),
+    ]
+    for index, multiple in enumerate(table_answers(comparison).multiples):
+        texts = [_whole_text(row, index) for row in rows]
+        # Windows below T say only whether the task was learned, which has a column already.
+        may_be_dropped = multiple < 1 and not full  # where the table is too wide
+        rank = index if may_be_dropped else None
+        columns.append(text_column(f"@{length_text(multiple)}", texts, drop_rank=rank))
+    if full:
+        # Right tokens are in --full alone: a share of 90% of right tokens may be not one right answer.
+        columns += _token_columns(comparison, "tokens", lambda cell: cell.tokens)
+        if any(_has_generated(row) for row in rows):
+            columns += _token_columns(comparison, "own tokens", lambda cell: cell.generated_tokens)
+    return Table(tuple(columns), "whole answers, %")
+
+
+def _learned_cell(answers: RowExact | None, *, full: bool) -> str:
+    if answers is None:
+        return "-"
+    text = f"{answers.learned}/{answers.seeds}"
+    if not full:
+        return text
+    low, high = answers.learned_ci95
+    return f"{text} [{whole_percent(low)}, {whole_percent(high)}]%"
+
+
+def _whole_text(row: Row, index: int) -> str:
+    """Return the whole answers of a row in a window, in brackets if no seed learned; `-` without a number."""
+    answers = EXACT.of(row)
+    cell = answers_in_window(row, index)
+    if answers is None or cell is None:
+        return "-"
+    text = spread_text(cell.whole)
+    return text if answers.learned else f"({text})"
+
+
+def _token_columns(
+    comparison: Comparison, name: str, spread_of: Callable[[ExactCell], Spread | None]
+) -> list[TableColumn]:
+    """Return a column of right tokens for each window."""
+    columns = []
+    for index, multiple in enumerate(table_answers(comparison).multiples):
+        texts = []
+        for row in comparison.rows:
+            cell = answers_in_window(row, index)
+            spread = None if cell is None else spread_of(cell)
+            texts.append("-" if spread is None else spread_text(spread))
+        columns.append(text_column(f"{name}@{length_text(multiple)}", texts))
+    return columns
+
+
+def _has_generated(row: Row) -> bool:
+    answers = EXACT.of(row)
+    if answers is None:
+        return False
+    return any(cell is not None and cell.generated_tokens is not None for cell in answers.cells)
 
 
 CELL_COLUMNS = (CellColumn(csv=_whole_csv),)

@@ -21,8 +21,8 @@ from posenc.results.numbers import printed_change
 from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN, short_verdict
 
 if TYPE_CHECKING:
-    from posenc.report.chart import Chart, Panel, RowNames
-    from posenc.report.looks import Look
+    from posenc.report.charts.base import Chart, Panel, RowNames
+    from posenc.report.charts.looks import Look
 
 
 def _window_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
@@ -86,19 +86,19 @@ def _verdict_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 
 
 def _loss_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    from posenc.report.line_charts import loss_chart  # here, since it imports altair
+    from posenc.report.charts.losses import loss_chart  # here, since it imports altair
 
     return loss_chart(panels, names, look)
 
 
 def _change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    from posenc.report.line_charts import change_chart
+    from posenc.report.charts.losses import change_chart
 
     return change_chart(panels, names, look)
 
 
 def _change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    from posenc.report.grid_charts import change_grid
+    from posenc.report.charts.change_grid import change_grid
 
     return change_grid(panels, names, look)
 

@@ -20,8 +20,8 @@ from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 
 if TYPE_CHECKING:
-    from posenc.report.chart import Chart, Panel, RowNames
-    from posenc.report.looks import Look
+    from posenc.report.charts.base import Chart, Panel, RowNames
+    from posenc.report.charts.looks import Look
 
 CHARTS = {
     "memory": "how far next-token distributions move when text farther back than a window comes in",
@@ -87,7 +87,7 @@ def _longest_right_token_text(row: Row) -> str:
 
 
 def _chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    from posenc.report.memory_chart import memory_chart  # here, since it imports altair
+    from posenc.report.charts.memory import memory_chart  # here, since it imports altair
 
     return memory_chart(panels, names, look)
 

@@ -13,8 +13,8 @@ from posenc.results.beside.needle import NEEDLE
 from posenc.results.comparison import Row
 
 if TYPE_CHECKING:
-    from posenc.report.chart import Chart, Panel, RowNames
-    from posenc.report.looks import Look
+    from posenc.report.charts.base import Chart, Panel, RowNames
+    from posenc.report.charts.looks import Look
 
 CHARTS = {
     "needle": "share of facts found, by window and depth in the text",
@@ -38,7 +38,7 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def _grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    from posenc.report.needle_charts import needle_grid  # here, since it imports altair
+    from posenc.report.charts.needle import needle_grid  # here, since it imports altair
 
     return needle_grid(panels, names, look)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from posenc.core.errors import plural, visible
 from posenc.report.cell_texts import breaks_text, has_curves
-from posenc.report.exact import exact_answer, is_exact
 from posenc.report.sentences.clauses import VERBS, rows_by_word
+from posenc.report.sentences.exact import exact_answer, is_exact
 from posenc.report.sentences.recall import recall_answer
 from posenc.report.sentences.settling import ENOUGH_SEEDS, Rival, what_settles
 from posenc.report.sentences.shared import all_cells, has_unigram_reference, length_name, shown_columns

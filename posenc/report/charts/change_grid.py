@@ -1,56 +1,26 @@
-"""Grids of coloured cells: the change by row and window, the recall by window and distance."""
+"""The change by row and window, as a grid of coloured cells."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import altair as alt
 
 from posenc.report.cell_texts import missing_reason
-from posenc.report.chart import FINE, Chart, Panel, RowNames, short_number, source_sentence
-from posenc.report.line_charts import length_heads
-from posenc.report.looks import Look, data_of
-from posenc.report.texts import percent_text, unit_text
-from posenc.results.beside.recall import RECALL
+from posenc.report.charts.base import FINE, Chart, Panel, RowNames, source_sentence
+from posenc.report.charts.grids import CELL_HEIGHT, SHADE_MARGIN, Content, Square, grid_layers
+from posenc.report.charts.looks import Look
+from posenc.report.charts.losses import length_heads
+from posenc.report.texts import unit_text
 from posenc.results.cells import Cell
 from posenc.results.comparison import Row
 from posenc.results.numbers import printed, printed_change
 from posenc.results.records import Metric
 
-# A scale of colours goes this much farther than the darkest shade of a cell: its end is too dark for numbers.
-SHADE_MARGIN = 1.16
-DARK = 0.55  # numbers on darker shades are white
-CELL_HEIGHT = 13.7  # points
 HEAD_LINE = 9  # points
 LARGEST_CHANGE = 1e30  # a perplexity may be infinite
-NO_NUMBER = "#D9D9D9"
-BLACK = "#1A1A1A"
-Meaning = Literal["nothing", "loss", "change", "recall", "share"]
-
-
-@dataclass(frozen=True)
-class Square:
-    """A cell of a grid with its text."""
-
-    panel: str
-    row: str
-    column: str
-    meaning: Meaning  # what the text says
-    text: str
-    shade: float | None  # place on the scale of colours
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a cell says, and its place on the scale of colours."""
-
-    meaning: Meaning
-    text: str
-    shade: float | None = None
 
 
 def change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
@@ -95,58 +65,6 @@ def change_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart |
     )
 
 
-def recall_grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    """Return a panel for each row: its rows are windows, its columns distances, its cells the share found."""
-    squares = [square for panel in panels for square in _recall_squares(panel, names)]
-    if not squares:
-        return None
-    caption = f"Per cent of planted values found at a distance, in a window; {source_sentence(panels)}"
-    return grid_of_shares("Recall", squares, ("distance (tokens)", "window (tokens)"), caption, look)
-
-
-def grid_of_shares(
-    title: str, squares: Sequence[Square], axis_titles: tuple[str, str], caption: str, look: Look
-) -> Chart:
-    """Return shares in blue, with numbers along both axes: `axis_titles` are those of columns and rows."""
-    column_title, row_title = axis_titles
-    columns = {square.column for square in squares}
-    rows = {square.row for square in squares}
-    x_axis = alt.Axis(title=column_title, orient="top", labelAngle=0, ticks=False, domain=False)
-    y_axis = alt.Axis(title=row_title, labelColor=look.faint, ticks=False, domain=False)
-    return Chart(
-        title=title,
-        layers=grid_layers(
-            squares,
-            # As text, 128 comes before 64.
-            x=alt.X("column:O", sort=sorted(columns, key=float), axis=x_axis),
-            y=alt.Y("row:O", sort=sorted(rows, key=float), axis=y_axis),
-            colors=alt.Scale(scheme="blues", domain=[0, SHADE_MARGIN]),
-        ),
-        panels=list(dict.fromkeys(square.panel for square in squares)),
-        rows=[],
-        caption=caption,
-        height=alt.Step(CELL_HEIGHT),
-    )
-
-
-def grid_layers(squares: Sequence[Square], x: alt.X, y: alt.Y, colors: alt.Scale) -> alt.LayerChart:
-    """Return coloured cells with their texts."""
-    without_shade = alt.expr.if_(alt.datum.meaning == "nothing", NO_NUMBER, "white")
-    color = (
-        alt.when(alt.expr.isValid(alt.datum.shade))
-        .then(alt.Color("shade:Q", scale=colors, legend=None))
-        .otherwise(alt.value(without_shade))
-    )
-    is_dark = alt.expr.abs(alt.datum.shade) > DARK
-    text_color = alt.when(is_dark).then(alt.value("white")).otherwise(alt.value(BLACK))
-    cells = alt.Chart().mark_rect(stroke="white", strokeWidth=1).encode(x=x, y=y, color=color)
-    texts = alt.Chart().mark_text(baseline="middle").encode(x=x, y=y, text="text:N", color=text_color)
-    return alt.LayerChart(layer=[cells, texts], data=data_of(squares))
-
-
-# --- the cells
-
-
 def _change_squares(panel: Panel, names: RowNames, largest_logarithm: float) -> Iterator[Square]:
     """Yield the cells of a panel; `largest_logarithm` is that of the change with the darkest shade."""
     comparison = panel.comparison
@@ -189,24 +107,3 @@ def _change_content(row: Row, cell: Cell, metric: Metric, largest_logarithm: flo
     # A minus sign is as wide as a plus, so that the digits of a column stay below each other.
     text = printed_change(cell.change, metric).replace("-", "−")
     return Content("change", text, math.copysign(shade, cell.change))
-
-
-def _recall_squares(panel: Panel, names: RowNames) -> Iterator[Square]:
-    """Yield each row's recall by window and distance, with as many pairs as in training."""
-    for row in panel.comparison.rows:
-        recall = RECALL.of(row)
-        if recall is None:
-            continue
-        training_pairs = {cell.pairs for cell in recall.cells if cell is not None}
-        title = f"{names.name(row)}, {panel.title}" if panel.title else names.name(row)
-        for cell in recall.grid:
-            # Other numbers of pairs have the same window and distance, and a square has room for one number.
-            if cell.pairs in training_pairs:
-                yield Square(
-                    panel=title,
-                    row=str(cell.window),
-                    column=str(cell.distance),
-                    meaning="recall",
-                    text=percent_text(cell).removesuffix("%"),
-                    shade=short_number(cell.accuracy),
-                )

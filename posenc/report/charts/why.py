@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from posenc.report.chart import (
+from posenc.report.charts.base import (
     LABEL_EXTENT,
     Chart,
     Panel,
@@ -17,7 +17,7 @@ from posenc.report.chart import (
     short_number,
     source_sentence,
 )
-from posenc.report.looks import Look, data_of
+from posenc.report.charts.looks import Look, data_of
 from posenc.report.texts import length_text
 from posenc.results.beside.dispersion import DISPERSION, DispersionCell, RowDispersion, variance_ratio
 

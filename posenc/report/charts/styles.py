@@ -141,7 +141,7 @@ def _free_style(preferred: Style, taken: Sequence[Style], rows_per_color: int) -
 
 @functools.cache
 def _listed_styles() -> dict[str, Style]:
-    text = files("posenc.report").joinpath("styles.csv").read_text(encoding="utf-8")
+    text = files("posenc.report.charts").joinpath("styles.csv").read_text(encoding="utf-8")
     lines = csv.DictReader(text.splitlines())
     return {line["encoding"]: Style(line["color"], line["marker"]) for line in lines}
 

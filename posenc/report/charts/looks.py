@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import altair as alt
 
-from posenc.report.styles import Style
+from posenc.report.charts.styles import Style
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -1,4 +1,4 @@
-"""Names that the options of pictures take. A file of its own: the command line reads it and draws nothing."""
+"""Names of charts, as `--plot-kind` takes them. Without altair, since `--help` reads this file, too."""
 
 from __future__ import annotations
 

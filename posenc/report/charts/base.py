@@ -15,9 +15,9 @@ import altair as alt
 
 from posenc.core.errors import plural
 from posenc.report.cell_texts import cell_lines
-from posenc.report.looks import Look
+from posenc.report.charts.looks import Look
+from posenc.report.charts.styles import MARKERS, Style, styles_of
 from posenc.report.sentences.facts import facts_of
-from posenc.report.styles import MARKERS, Style, styles_of
 from posenc.report.texts import cut, length_text, row_label
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row

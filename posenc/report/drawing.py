@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import altair as alt
 
 from posenc.core.errors import UserError, visible
-from posenc.report.chart import Chart, RowNames, panels_of
-from posenc.report.chart_kinds import OWN_CAPTION
+from posenc.report.charts.base import Chart, RowNames, panels_of
+from posenc.report.charts.looks import PAPER, Look, configured, specification
+from posenc.report.charts.names import OWN_CAPTION
+from posenc.report.charts.vega import draw_svg, image_bytes
 from posenc.report.figure import (
     DEFAULT,
     PAGE_WIDTH,
     POINTS_OF_INCH,
     Figure,
 )
-from posenc.report.looks import PAPER, Look, configured, specification
 from posenc.report.parts import chart_kinds
-from posenc.report.vega import draw_svg, image_bytes
 from posenc.results.comparison import Comparison
 
 NARROWEST_PANEL = 150  # points, with its axis

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from posenc.report.chart import Chart, Panel, RowNames, short_number, source_sentence
-from posenc.report.grid_charts import Square, grid_of_shares
-from posenc.report.looks import Look
+from posenc.report.charts.base import Chart, Panel, RowNames, short_number, source_sentence
+from posenc.report.charts.grids import Square, grid_of_shares
+from posenc.report.charts.looks import Look
 from posenc.results.beside.needle import NEEDLE
 
 

@@ -12,7 +12,7 @@ import altair as alt
 
 from posenc.core.errors import plural
 from posenc.report.cell_texts import has_curves
-from posenc.report.chart import (
+from posenc.report.charts.base import (
     FINE,
     LABEL_EXTENT,
     Chart,
@@ -26,7 +26,7 @@ from posenc.report.chart import (
     source_sentence,
     tooltip,
 )
-from posenc.report.looks import Look, data_of
+from posenc.report.charts.looks import Look, data_of
 from posenc.report.texts import unit_text
 from posenc.results.cells import Cell, Column, is_power_of_two
 from posenc.results.comparison import Row

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import altair as alt
 
 from posenc.report.cell_texts import verdict_interval
-from posenc.report.chart import (
+from posenc.report.charts.base import (
     FINE,
     LABEL_EXTENT,
     Chart,
@@ -22,8 +22,8 @@ from posenc.report.chart import (
     source_sentence,
     tooltip,
 )
-from posenc.report.looks import Look, data_of
-from posenc.report.point_names import (
+from posenc.report.charts.looks import Look, data_of
+from posenc.report.charts.point_names import (
     FONT_SIZE,
     Box,
     NamedPoint,

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import altair as alt
 
 from posenc.report.cell_texts import missing_reason
-from posenc.report.chart import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
-from posenc.report.exact import learned_text, percent, spread_text
-from posenc.report.grid_charts import CELL_HEIGHT, SHADE_MARGIN, Content, Square, grid_layers
-from posenc.report.looks import Look, data_of
-from posenc.report.texts import length_text
+from posenc.report.charts.base import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
+from posenc.report.charts.grids import CELL_HEIGHT, SHADE_MARGIN, Content, Square, grid_layers
+from posenc.report.charts.looks import Look, data_of
+from posenc.report.texts import learned_of_seeds, length_text, spread_text, whole_percent
 from posenc.results.beside.exact import EXACT, RowExact
 from posenc.results.comparison import Row
 
@@ -108,7 +107,7 @@ def _points(panel: Panel, names: RowNames) -> list[ExactPoint]:
                     y=short_number(100 * cell.whole.median),
                     low=short_number(100 * cell.whole.low),
                     high=short_number(100 * cell.whole.high),
-                    text=f"{text}\n{learned_text(answers)} learned",
+                    text=f"{text}\n{learned_of_seeds(answers)} learned",
                 )
             )
     return points
@@ -145,4 +144,4 @@ def _content(row: Row, answers: RowExact) -> Content:
     if longest is None:
         return Content("nothing", missing_reason(row.cells[-1]))
     median = longest.whole.median
-    return Content("share", percent(median), short_number(median))
+    return Content("share", whole_percent(median), short_number(median))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from posenc.report.chart import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
-from posenc.report.looks import Look, data_of
+from posenc.report.charts.base import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
+from posenc.report.charts.looks import Look, data_of
 from posenc.report.texts import length_text
 from posenc.results.beside.memory import MEMORY
 

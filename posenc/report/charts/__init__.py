@@ -1,0 +1,1 @@
+"""The charts of comparisons, one a file, and what they share."""
