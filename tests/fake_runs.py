@@ -10,14 +10,8 @@ import yaml
 from posenc.core.atomic_files import write_json_atomic
 from posenc.results import load_runs
 from posenc.results.comparison import CompareRequest, compare_runs
-from posenc.results.records import (
-    DocumentSums,
-    RecordContext,
-    RecordKey,
-    assemble_results,
-    make_record,
-    write_record,
-)
+from posenc.results.record_files import assemble_results, write_record
+from posenc.results.record_making import DocumentSums, RecordContext, RecordKey, make_record
 
 T = 64
 MULTIPLES = (0.5, 1, 2, 4, 8)

@@ -14,15 +14,9 @@ from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols.base import Protocol
 from posenc.evaluation.request import EvalRequest, Plan
-from posenc.results.records import (
-    DocumentSums,
-    Record,
-    RecordContext,
-    RecordKey,
-    find_record,
-    make_record,
-    write_record,
-)
+from posenc.results.record_files import find_record, write_record
+from posenc.results.record_making import DocumentSums, RecordContext, RecordKey, make_record
+from posenc.results.records import Record
 from posenc.training.device import fit_threads
 from posenc.training.memory import keep_freed_memory
 

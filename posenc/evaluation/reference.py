@@ -9,14 +9,9 @@ from pathlib import Path
 from posenc.evaluation.blocks import Blocks
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums
-from posenc.results.records import (
-    Record,
-    RecordContext,
-    RecordKey,
-    find_record,
-    make_record,
-    write_record,
-)
+from posenc.results.record_files import find_record, write_record
+from posenc.results.record_making import RecordContext, RecordKey, make_record
+from posenc.results.records import Record
 
 
 def measure_reference(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posenc.results.records import DocumentSums
+from posenc.results.record_making import DocumentSums
 
 if TYPE_CHECKING:
     from posenc.data import Split

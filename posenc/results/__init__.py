@@ -1,7 +1,8 @@
 """Results: records on disk, runs that are read back, their comparison and its statistics. Without torch.
 
 How records become a table, a file for each step. No step changes what an earlier one made.
-  records.py       a record: one measurement of a run, as it is stored
+  records.py       a record: one measurement of a run, as it is stored; record_making.py makes one, and
+                   record_files.py holds those of a run on disk
   runs.py          a run that is read back, with all of its records
   measurements.py  a measurement: a record, flattened for comparison
   pools.py         members: runs with those of their measurements that belong together

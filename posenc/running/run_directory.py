@@ -30,7 +30,8 @@ import yaml
 from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
 from posenc.core.run_states import DIVERGED, FAILED, FINISHED, RUNNING
-from posenc.results.records import Record, RunFacts, assemble_results, read_records
+from posenc.results.record_files import assemble_results, read_records
+from posenc.results.records import Record, RunFacts
 from posenc.results.runs import METRICS_FILE, RunStatus, load_run, stored_status
 from posenc.running.locks import locked
 from posenc.running.signals import StopFlag

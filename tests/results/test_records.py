@@ -9,17 +9,9 @@ import pytest
 from fake_runs import positions, read_json, record, write_run
 
 from posenc.core.errors import RunError
-from posenc.results.records import (
-    DocumentSums,
-    RecordContext,
-    RecordKey,
-    assemble_results,
-    check_record,
-    find_record,
-    make_record,
-    read_records,
-    write_record,
-)
+from posenc.results.record_files import assemble_results, find_record, read_records, write_record
+from posenc.results.record_making import DocumentSums, RecordContext, RecordKey, make_record
+from posenc.results.records import check_record
 
 # --- What a record says
 KEY = RecordKey(
