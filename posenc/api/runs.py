@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import TypedDict, Unpack  # Unpack is in typing from Python 3.12 on
+
 from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError, visible
 from posenc.report.figure import POINTS_OF_INCH, check_kind, check_picture, figure_of, renamed
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 LINES_PER = {"cell": cells_table, "seed": seeds_table}  # what a line of the pandas table stands for
 # A notebook has no columns to ask for.
 TEXT_WIDTH = 100  # columns of a comparison that is printed
+Multiple = float | str  # of T: 8 or "8x"
 
 
 def load_runs(*paths: AnyPaths, where: Iterable[str] = ()) -> Runs:
@@ -40,6 +43,19 @@ def load_runs(*paths: AnyPaths, where: Iterable[str] = ()) -> Runs:
     # A text is a series of letters, each of which would be taken for a condition.
     conditions = [where] if isinstance(where, str) else where
     return Runs(read_runs(paths or "runs")).where(*conditions)
+
+
+class CompareOptions(TypedDict, total=False):
+    """The options of a comparison. Those of `CompareRequest`, as a user of a notebook types them."""
+
+    protocol: str  # or "all"
+    metric: str  # nats, bpb or ppl
+    rows: str | Iterable[str] | None  # labels or encodings, globs
+    columns: Multiple | Iterable[Multiple] | None
+    sort: str | None
+    baseline: str | None
+    allow_mixed: bool
+    recall_level: float  # per cent within T: a row below it did not learn
 
 
 class Runs(list[Run]):
@@ -86,10 +102,10 @@ class Runs(list[Run]):
             lines = [line for line in lines if line["protocol"] == request.protocol]
         return pd.DataFrame(lines)
 
-    def compare(self, **request: Any) -> Table:
+    def compare(self, **request: Unpack[CompareOptions]) -> Table:
         """Return the table of `posenc compare`. Raises UserError.
 
-        `request` takes its options: protocol, metric, rows, columns, sort, baseline, allow_mixed.
+        `request` takes its options, which are those of `CompareOptions`.
         """
         return Table(compare_runs(self, _request(request)))
 
@@ -102,7 +118,7 @@ class Runs(list[Run]):
         caption: str | None = None,
         legend: bool | str = True,
         font: str | None = None,
-        **request: Any,
+        **request: Unpack[CompareOptions],
     ) -> Plot:
         """Return a picture of a kind that `posenc compare --plot-kind` takes. Raises UserError.
 
@@ -122,14 +138,14 @@ class Runs(list[Run]):
         return Plot(self, kind, draw_figure(kind, comparisons, figure))
 
 
-def _request(arguments: dict[str, Any]) -> CompareRequest:
+def _request(arguments: CompareOptions) -> CompareRequest:
     """Return the request of keyword arguments. `rows` may be one name, `columns` one multiple: 8 or `8x`."""
     options = [field.name for field in fields(CompareRequest)]
     # A dataclass would raise a TypeError, without what is allowed.
     for key in sorted(arguments):
         if key not in options:
             raise UserError(key, None, "there is no such option", allowed=", ".join(options))
-    request = {**arguments, "rows": _as_list(arguments.get("rows", []))}
+    request: dict[str, Any] = {**arguments, "rows": _as_list(arguments.get("rows", []))}
     multiples = _as_list(arguments.get("columns", []))
     request["columns"] = [parse_multiple(str(multiple), "columns") for multiple in multiples]
     return CompareRequest(**request)

@@ -76,7 +76,7 @@ def run_compare(
             named_comparisons,
             make_page=lambda: _page(comparisons, runs, request, output),
             full=output.full,
-            every=bool(request.columns),
+            with_short_lengths=bool(request.columns),
         )
     # These lines go to stderr, so that a table in a file has rows alone.
     for line in unfinished_lines(runs):
@@ -136,7 +136,7 @@ def _print(comparisons: Sequence[Comparison], request: CompareRequest, output: O
         terminal_width(),
         has_color(sys.stdout),
         full=output.full,
-        every=bool(request.columns),
+        with_short_lengths=bool(request.columns),
     )
     write(text, sys.stdout)
 

@@ -105,7 +105,7 @@ def write_files(
     make_page: Callable[[], str],
     *,
     full: bool,
-    every: bool,
+    with_short_lengths: bool,
 ) -> None:
     """Write pictures and tables of comparisons, and the page that `make_page` returns. Raises UserError."""
     drawing: Drawing | None = None
@@ -120,7 +120,9 @@ def write_files(
         elif drawing is not None and file.format in FORMATS:
             write_bytes_atomic(file.path, drawing.data(file.format))
         else:
-            write_text_atomic(file.path, render(comparisons, file.format, full=full, every=every))
+            write_text_atomic(
+                file.path, render(comparisons, file.format, full=full, with_short_lengths=with_short_lengths)
+            )
         say(f"wrote {file.name}")
     # A caption belongs to the text around a picture, so it is printed to be copied.
     if drawing is not None and outputs.figure.caption is None:

@@ -28,24 +28,25 @@ def render(
     color: bool = False,
     *,
     full: bool = False,
-    every: bool = False,
+    with_short_lengths: bool = False,
 ) -> str:
     """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
 
-    With `full` every number has its interval; with `every` there are lengths below T, too. Raises UserError
-    for a format that is not in FORMATS.
+    With `full` every number has its interval; with `with_short_lengths` there are lengths below T, too.
+    Raises UserError for a format that is not in FORMATS.
     """
+    has_short_lengths = with_short_lengths or full
     match format:
         case "table" if full:
             return terminal_text([full_report(comparison) for comparison in comparisons], width, color)
         case "table":
             return terminal_text(
-                [short_report(comparison, every) for comparison in comparisons], width, color
+                [short_report(comparison, with_short_lengths) for comparison in comparisons], width, color
             )
         case "markdown":
-            return markdown([paper_report(comparison, every or full) for comparison in comparisons])
+            return markdown([paper_report(comparison, has_short_lengths) for comparison in comparisons])
         case "latex":
-            return latex([paper_report(comparison, every or full) for comparison in comparisons])
+            return latex([paper_report(comparison, has_short_lengths) for comparison in comparisons])
         case "csv":
             return csv_text(cells_table(comparisons))
         case "json":

@@ -36,6 +36,7 @@ from posenc.training.optimizer import AdamW
 log = logging.getLogger(__name__)
 
 CHECKPOINTS_KEPT = 2  # the newest one, and the one before it in case the newest is damaged
+MADE_BY = "made_by"  # key in state.json: the circumstances of the training
 BYTES_OF_RESULTS = 2**20  # about what records, metrics and logs take
 NAME = re.compile(r"step-\d{8,}")
 DIFFERENCES_NAMED = 4  # an error names at most so many settings in which two runs differ
@@ -134,7 +135,7 @@ class Checkpoint:
     path: Path
     so_far: TrainedSoFar
     provenance: Provenance
-    made_by: dict[str, Any]  # what `made_by` returned where it was written
+    circumstances: dict[str, Any]  # what `circumstances_of` returned where it was written
 
     @property
     def step(self) -> int:
@@ -152,7 +153,7 @@ def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_f
     """
     weights = _weights_of(model)
     moments = _moments_of(model, optimizer)
-    state = {**asdict(so_far), **plan.provenance.as_json(), "made_by": made_by(model)}
+    state = {**asdict(so_far), **plan.provenance.as_json(), MADE_BY: circumstances_of(model)}
     for name, weight in weights.items():
         if not torch.isfinite(weight).all():
             raise NonFiniteWeightsError(f"non-finite weights after step {so_far.step} ({name})")
@@ -279,8 +280,8 @@ def _load_moments(path: Path, model: Decoder, optimizer: AdamW) -> None:
 
 def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
     """Warn if the weights will differ from those of a run that was never stopped."""
-    facts_now = made_by(model)
-    facts_before = checkpoint.made_by
+    facts_now = circumstances_of(model)
+    facts_before = checkpoint.circumstances
     changes = []
     for key, value in facts_now.items():
         if facts_before.get(key) != value:
@@ -290,7 +291,7 @@ def _warn_of_changes(checkpoint: Checkpoint, model: Decoder) -> None:
         log.warning("continued with another setting than before: %s; %s", ", ".join(changes), effect)
 
 
-def made_by(model: Decoder) -> dict[str, Any]:
+def circumstances_of(model: Decoder) -> dict[str, Any]:
     """Return the facts, besides the run's settings, on which the bits of a training depend, as plain JSON.
 
     The number of threads is one: with two threads weights differ by 1e-7 to 2e-5 from those with one thread,
@@ -353,7 +354,7 @@ def checkpoint_at(path: Path, writer: Writer) -> Checkpoint:
             path=path,
             so_far=TrainedSoFar.of(state),
             provenance=Provenance.of(state),
-            made_by=dict(state["made_by"]),
+            circumstances=dict(state[MADE_BY]),
         )
     except KeyError as error:  # somebody changed file and manifest
         raise DamagedCheckpointError(f"state.json: there is no {error.args[0]}") from error

@@ -1,6 +1,7 @@
 """`import posenc`: a run as an object, collections of runs, and the jobs of the commands as functions."""
 
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from fake_runs import only_run, stamps
 from in_process import working_in
 
 import posenc as px
+from posenc.api.runs import CompareOptions
 from posenc.core.errors import UserError
+from posenc.results.comparison import CompareRequest
 
 TEXT = "the tale of the sea and the stone is that of the tide " * 2
 
@@ -393,3 +396,7 @@ def test_wrong_arguments_of_a_run_are_refused(run, call, message):
 def test_a_condition_that_no_run_fulfils_is_refused(run_copy):
     with pytest.raises(UserError, match="encoding=zzz"):
         px.load_runs("runs", where="encoding=zzz").compare()
+
+
+def test_a_comparison_in_python_has_the_options_of_a_request():
+    assert list(CompareOptions.__annotations__) == [field.name for field in fields(CompareRequest)]

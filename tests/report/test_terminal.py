@@ -21,8 +21,10 @@ def eighty_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def table(root, *, width=80, full=False, every=False, **request):
-    return render([compared(root, **request)], "table", width, full=full, every=every)
+def table(root, *, width=80, full=False, with_short_lengths=False, **request):
+    return render(
+        [compared(root, **request)], "table", width, full=full, with_short_lengths=with_short_lengths
+    )
 
 
 def cells_of(text):

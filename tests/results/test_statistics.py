@@ -9,7 +9,7 @@ from scipy import stats
 
 from posenc.results.statistics.documents import difference, on_shared_documents, ratio_interval
 from posenc.results.statistics.intervals import Estimate, mean_and_spread, p_beyond
-from posenc.results.statistics.proportions import FactCount, wilson
+from posenc.results.statistics.proportions import FactCount, SeedFacts, wilson
 from posenc.results.statistics.shared_variance import predicted_variances
 
 
@@ -272,17 +272,14 @@ def test_mean_and_spread(values, mean, spread):
 
 def test_seeds_that_were_asked_of_the_same_texts_are_not_independent():
     """Three seeds that find 100, 0 and 0 of 100 say little of a fourth."""
-    found = FactCount()
-    for correct in (100, 0, 0):
-        found.add(correct, answers=100, samples=100)
+    found = FactCount([SeedFacts(correct, answers=100, samples=100) for correct in (100, 0, 0)])
     low, high = found.ci95
     assert found.share == pytest.approx(1 / 3)
     assert (low, high) == (0.0, 1.0)
 
 
 def test_of_one_seed_the_interval_is_that_of_its_samples():
-    found = FactCount()
-    found.add(6, answers=9, samples=9)
+    found = FactCount([SeedFacts(6, answers=9, samples=9)])
     assert found.ci95 == wilson(6 / 9, 9)
 
 

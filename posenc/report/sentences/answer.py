@@ -11,7 +11,13 @@ from posenc.report.sentences.clauses import VERBS, rows_by_word
 from posenc.report.sentences.exact import exact_answer, is_exact
 from posenc.report.sentences.recall import recall_answer
 from posenc.report.sentences.settling import ENOUGH_SEEDS, Rival, what_settles
-from posenc.report.sentences.shared import all_cells, has_unigram_reference, length_name, shown_columns
+from posenc.report.sentences.shared import (
+    all_cells,
+    has_unigram_reference,
+    length_name,
+    lengths_by_names,
+    shown_columns,
+)
 from posenc.report.texts import length_text, names_text, row_label
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
@@ -148,7 +154,7 @@ def _rank_answers(comparison: Comparison, column_indices: Sequence[int]) -> list
     at_t = [index for index in column_indices if comparison.columns[index].multiple == 1]
     # Where no window is longer than T, both ends are the same column.
     ends = list(dict.fromkeys([*at_t, column_indices[-1]]))
-    lengths_of_names: dict[str, list[str]] = {}
+    lowest_at = []  # the names of rows, with a length
     for index in ends:
         best = _rows_of_rank(comparison.rows, index, "best")
         tied = _rows_of_rank(comparison.rows, index, "tied")
@@ -157,29 +163,29 @@ def _rank_answers(comparison: Comparison, column_indices: Sequence[int]) -> list
         text = names_text(best)
         if tied:
             text += f" (tied: {names_text(tied, 'others')})"
-        lengths_of_names.setdefault(text, []).append(length_name(comparison, index))
+        lowest_at.append((text, length_name(comparison, index)))
     sentences = [
-        f"Lowest loss at {' and '.join(lengths)}: {text}." for text, lengths in lengths_of_names.items()
+        f"Lowest loss at {lengths}: {text}." for text, lengths in lengths_by_names(lowest_at).items()
     ]
     return [*sentences, _unresolved_answer(comparison, ends)]
 
 
 def _unresolved_answer(comparison: Comparison, indices: Sequence[int]) -> str:
     """Return `Unresolved at T: learned; at 8x: nope (2 seeds: add seed=2).`; empty if nothing is."""
-    lengths_of_names: dict[str, list[str]] = {}
+    unresolved_at = []  # the names of rows, with a length
     rivals = []
     for index in indices:
         unresolved = _rows_of_rank(comparison.rows, index, "unresolved")
         if not unresolved:
             continue
-        lengths_of_names.setdefault(names_text(unresolved), []).append(length_name(comparison, index))
+        unresolved_at.append((names_text(unresolved), length_name(comparison, index)))
         # The best row counts as well: it may be the one with too few seeds.
         for row in [*_rows_of_rank(comparison.rows, index, "best"), *unresolved]:
             cell = row.cells[index]
             rivals.append(Rival.of_losses(row, cell, cell.versus_best))
-    if not lengths_of_names:
+    if not unresolved_at:
         return ""
-    clauses = [f"at {' and '.join(lengths)}: {names}" for names, lengths in lengths_of_names.items()]
+    clauses = [f"at {lengths}: {names}" for names, lengths in lengths_by_names(unresolved_at).items()]
     return f"Unresolved {'; '.join(clauses)} ({what_settles(rivals)})."
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from posenc.report.cell_texts import rank_of_number
 from posenc.report.sentences.recall import farthest_recalls, rows_of_unresolved_recall
-from posenc.report.sentences.shared import is_recall_only, length_name
+from posenc.report.sentences.shared import is_recall_only, length_name, lengths_by_names
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import names_text
 from posenc.results.beside.recall import RECALL, SAME_RECALL
@@ -80,7 +80,7 @@ def _quantity_of_marks(comparison: Comparison, indices: Sequence[int]) -> str:
 
 def _unresolved_names(comparison: Comparison, indices: Sequence[int]) -> list[str]:
     """Return `learned at T`, `3 rows at 4x and 8x`: what is unresolved of the numbers in the table."""
-    lengths_of_names: dict[str, list[str]] = {}
+    unresolved_at = []  # the names of rows, with a length
     for index in indices:
         unresolved = []
         for row in comparison.rows:
@@ -88,5 +88,5 @@ def _unresolved_names(comparison: Comparison, indices: Sequence[int]) -> list[st
             if rank is not None and rank.word == "unresolved":
                 unresolved.append(row)
         if unresolved:
-            lengths_of_names.setdefault(names_text(unresolved), []).append(length_name(comparison, index))
-    return [f"{names} at {' and '.join(lengths)}" for names, lengths in lengths_of_names.items()]
+            unresolved_at.append((names_text(unresolved), length_name(comparison, index)))
+    return [f"{names} at {lengths}" for names, lengths in lengths_by_names(unresolved_at).items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from posenc.report.texts import length_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
@@ -29,6 +31,14 @@ def length_name(comparison: Comparison, index: int) -> str:
     """Return the window of a column: `T`, `8x`."""
     multiple = comparison.columns[index].multiple
     return "T" if multiple == 1 else length_text(multiple)
+
+
+def lengths_by_names(lengths_of_rows: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the lengths at which the same rows are named, `T and 8x`, by the names of the rows."""
+    lengths_of: dict[str, list[str]] = {}
+    for names, length in lengths_of_rows:
+        lengths_of.setdefault(names, []).append(length)
+    return {names: " and ".join(lengths) for names, lengths in lengths_of.items()}
 
 
 def has_unigram_reference(header: Header) -> bool:

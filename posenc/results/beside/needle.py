@@ -16,7 +16,7 @@ from posenc.results.checks import check_aligned
 from posenc.results.measurements import Member
 from posenc.results.statistics.documents import Count, Number, Positive
 from posenc.results.statistics.intervals import Interval
-from posenc.results.statistics.proportions import FactCount
+from posenc.results.statistics.proportions import FactCount, SeedFacts
 
 # --- in a record
 
@@ -80,7 +80,7 @@ NEEDLE: NumbersBeside[NeedleCounts, tuple[NeedleCell, ...], None] = NumbersBesid
 
 def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
     """Return what a row found; None if it was not measured."""
-    counts: dict[tuple[int, float, float, int], FactCount] = defaultdict(FactCount)
+    seeds_of: dict[tuple[int, float, float, int], list[SeedFacts]] = defaultdict(list)
     for measurement in by_rising_window(members):
         needle = NEEDLE.measured(measurement)
         if needle is None:
@@ -98,10 +98,11 @@ def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
             key = (keys, depth, measurement.multiple, measurement.window)
             # The answers of a window stand in the same text and are found or missed together. So the interval
             # counts windows.
-            counts[key].add(correct, answers, windows)
+            seeds_of[key].append(SeedFacts(correct, answers, samples=windows))
     # A dictionary keeps the order in which its keys came, so the cells are in the order of rising windows.
     cells = []
-    for (keys, depth, multiple, window), count in counts.items():
+    for (keys, depth, multiple, window), seeds in seeds_of.items():
+        count = FactCount(seeds)
         cell = NeedleCell(
             keys=keys,
             depth=depth,

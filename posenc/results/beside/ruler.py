@@ -16,7 +16,7 @@ from posenc.results.checks import check_aligned
 from posenc.results.measurements import Member
 from posenc.results.statistics.documents import Count, Positive
 from posenc.results.statistics.intervals import Interval
-from posenc.results.statistics.proportions import FactCount
+from posenc.results.statistics.proportions import FactCount, SeedFacts
 
 # --- in a record
 
@@ -68,7 +68,7 @@ RULER: NumbersBeside[RulerCounts, tuple[RulerCell, ...], None] = NumbersBeside(
 
 def _ruler_of(members: Sequence[Member]) -> tuple[RulerCell, ...] | None:
     """Return what a row found; None where it was not measured."""
-    counts: dict[tuple[str, float, int], FactCount] = defaultdict(FactCount)
+    seeds_of: dict[tuple[str, float, int], list[SeedFacts]] = defaultdict(list)
     for measurement in by_rising_window(members):
         ruler = RULER.measured(measurement)
         if ruler is None:
@@ -77,9 +77,11 @@ def _ruler_of(members: Sequence[Member]) -> tuple[RulerCell, ...] | None:
         for task, correct, answers, samples in columns:
             # A sample may ask for several values, which are found or missed together. So the interval counts
             # samples.
-            counts[task, measurement.multiple, measurement.window].add(correct, answers, samples)
+            key = (task, measurement.multiple, measurement.window)
+            seeds_of[key].append(SeedFacts(correct, answers, samples))
     cells = []
-    for (task, multiple, window), count in counts.items():
+    for (task, multiple, window), seeds in seeds_of.items():
+        count = FactCount(seeds)
         cell = RulerCell(
             task=task,
             multiple=multiple,

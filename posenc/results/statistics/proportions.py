@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from posenc.results.statistics.intervals import CONFIDENCE, Interval, mean_and_spread, student_quantile
@@ -21,15 +22,11 @@ class SeedFacts:
     samples: int  # that are drawn independently; all seeds have the same ones
 
 
-@dataclass
+@dataclass(frozen=True)
 class FactCount:
     """Count facts that were found, over seeds."""
 
-    seeds: list[SeedFacts] = field(default_factory=list)
-
-    def add(self, correct: int, answers: int, samples: int) -> None:
-        """Add those of a seed."""
-        self.seeds.append(SeedFacts(correct, answers, samples))
+    seeds: Sequence[SeedFacts]  # at least one
 
     @property
     def correct(self) -> int:
