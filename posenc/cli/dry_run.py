@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.cli.room import Room, room_on
 from posenc.config.compose import Jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.console import duration, end_starting, terminal_width
@@ -22,6 +21,7 @@ from posenc.data.sources import is_streamed, pinned_identity
 from posenc.running.estimate import Estimate, cost_key, estimate
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs, seed_by_seed
+from posenc.running.room import Room, room_on
 from posenc.running.run_directory import OPEN, run_state, step_to_continue_from
 from posenc.running.sweep.resources import seconds_of_all, tasks_at_once_here, threads_of
 from posenc.running.sweep.task import SweepTask, make_tasks

@@ -229,6 +229,26 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     )
 
 
+def memory_by_window(job: Job, batch_tokens: int) -> dict[int, float]:
+    """Return the bytes that the weights and a pass take, by window; for a model of transformers, as trained.
+
+    Windows that cannot be measured are left out. A pass has at least one window, however few `batch_tokens`.
+    """
+    model = job.given_model
+    assert isinstance(model, UnloadedModel)
+    store = store_of_lengths(job.corpus_facts, job.tokenizer, job.bytes_a_token)
+    context = eval_context(job, model, store)
+    memory: dict[int, float] = {}
+    for cell in plan_cells(context, request_of(job, store), job.evaluation.protocols):
+        try:
+            _inputs_of(cell)
+        except NotApplicableError:
+            continue
+        needed = _memory_of_pass(model, cell, batch_tokens) + _bytes_of_copy(model, context.precision)
+        memory[cell.window] = max(needed, memory.get(cell.window, 0.0))
+    return memory
+
+
 def _tuning_seconds(job: Job, context: EvalContext, request: EvalRequest, rates: Rates) -> float:
     """Return the seconds of all candidates for the knobs of an extension, on validation documents."""
     evaluation = job.evaluation
@@ -275,10 +295,7 @@ def _cell_estimates(
             continue
         encoding = context.effective_encoding(cell.window)
         try:
-            cell.plan.check_fits(cell.window)
-            inputs = inputs_given(encoding, cell.window, targets_in_window)
-            if isinstance(context.model, CallableModel):  # of posenc's own models it was checked before
-                positions_of_windows(context, encoding, cell.window, inputs)
+            inputs = _inputs_of(cell)
         except NotApplicableError as error:
             # Such a cell is no error: the evaluation notes the reason in
             # place of a number, and so does the dry run.
@@ -292,6 +309,17 @@ def _cell_estimates(
         passes += math.ceil(cell.plan.tokens_beside(cell.window) / context.batch_tokens)
         estimates.append(dataclasses.replace(without_passes, passes=passes, seconds=seconds))
     return estimates
+
+
+def _inputs_of(cell: EvalCell) -> int:
+    """Return how many tokens of a window the model reads. Raises NotApplicableError if it cannot."""
+    context = cell.context
+    encoding = context.effective_encoding(cell.window)
+    cell.plan.check_fits(cell.window)
+    inputs = inputs_given(encoding, cell.window, cell.plan.targets_in(cell.window))
+    if isinstance(context.model, CallableModel):  # of posenc's own models it was checked before
+        positions_of_windows(context, encoding, cell.window, inputs)
+    return inputs
 
 
 def _windows_of(cell: EvalCell) -> int:
@@ -350,8 +378,7 @@ def _evaluation_memory(
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel):
-        # autocast keeps a copy in bf16 of every weight that it has used.
-        copies = model.sizes.bytes_of_copy if precision == "bf16" else 0.0
+        copies = _bytes_of_copy(model, precision)
         # Shorter windows may need more: more of them go through the model at once.
         passes = [_memory_of_pass(model, cell, batch_tokens) for cell in cells]
         return max(passes, default=float(model.sizes.weight_bytes)) + copies
@@ -362,6 +389,11 @@ def _evaluation_memory(
     longest = max((cell.window for cell in cells), default=1)
     kept_a_token = _kept_a_token(model.shape.d_model, model.shape.n_heads, longest)
     return weights + BYTES_A_NUMBER["fp32"] * max(batch_tokens, longest) * kept_a_token
+
+
+def _bytes_of_copy(model: UnloadedModel, precision: str) -> float:
+    """Return the bytes of the copy in bf16 that autocast keeps of every weight that it has used."""
+    return model.sizes.bytes_of_copy if precision == "bf16" else 0.0
 
 
 def _memory_of_pass(model: UnloadedModel, cell: EvalCell, batch_tokens: int) -> float:

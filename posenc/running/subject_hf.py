@@ -35,6 +35,7 @@ from posenc.running.checks import check_name
 from posenc.running.fit_evaluation import (
     FitLimits,
     LongTexts,
+    fit_to_memory,
     fit_to_time,
     fitted_lengths,
     note_on_lengths,
@@ -227,8 +228,12 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     attention = hf.model.sizes.attention.name
     # The extension is not part of it: with and without one the same targets are measured.
     model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer, attention]
+    # With a device map layers are spread over devices, and it is not known which memory is free for which.
+    if hf.weights.device_map is None:
+        job = _fitted_to_memory(job, settings, model_key)
+        # The check is repeated, since no length beyond T may be left.
+        job.evaluation.check_tuning(hint="the free memory left none: set eval.lengths, or free some")
     fitted = _fitted_to_time(job, settings, model_key)
-    # The check is repeated, since the time may have left no length beyond T.
     fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted
 
@@ -403,6 +408,20 @@ def _fitted_to_text(
         text = dataclasses.replace(text, notes=(*text.notes, note))
     fitted = evaluation.settings.with_changes(lengths=lengths)
     return text, texts, resolve_evaluation(fitted, length, settings.extend)
+
+
+def _fitted_to_memory(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:
+    """Return the job with lengths and passes that fit into memory, as far as the user gave none.
+
+    The choice is kept for models with this key.
+    """
+    fit = fit_to_memory(job, settings.eval, model_key)
+    if not fit.notes:
+        return job
+    values = fit.applied(job.evaluation.settings)
+    evaluation = resolve_evaluation(values, job.settings.context_length, settings.extend)
+    fitted = job.settings.with_changes(eval=evaluation.settings)
+    return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=(*job.notes, *fit.notes))
 
 
 def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:

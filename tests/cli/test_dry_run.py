@@ -11,7 +11,6 @@ import tiny
 import torch
 from fake_runs import only_run, stamps
 
-from posenc.cli.room import room_on
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.console import duration
@@ -24,6 +23,7 @@ from posenc.running.bench.work import training_work
 from posenc.running.estimate import estimate
 from posenc.running.machine_rates import Rates
 from posenc.running.plan_training import plan_training
+from posenc.running.room import room_on
 from posenc.running.sweep.resources import seconds_of_all
 
 
@@ -176,14 +176,14 @@ def test_each_job_begins_when_one_before_it_ends(seconds, at_once, total):
 
 # --- What cannot be done is named
 def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
-    monkeypatch.setattr("posenc.cli.room.free_memory", lambda: 1e4)
+    monkeypatch.setattr("posenc.running.room.free_memory", lambda: 1e4)
     result = train("encoding=rope", "--dry-run")
     assert result.code == 1
     assert re.search(r"does not fit: \d+ MB free", " ".join(result.out.split()))
 
 
 def test_a_gpu_of_a_mac_has_the_memory_of_the_machine(monkeypatch):
-    monkeypatch.setattr("posenc.cli.room.free_memory", lambda: 1e9)
+    monkeypatch.setattr("posenc.running.room.free_memory", lambda: 1e9)
     room = room_on(torch.device("mps"))
     assert room.free == 1e9 + room.loaded
     assert room.fits(1e9)

@@ -120,7 +120,7 @@ def test_several_jobs_have_a_line_each(measure):
 
 
 def test_what_does_not_fit_ends_with_1(measure, monkeypatch):
-    monkeypatch.setattr("posenc.cli.room.free_memory", lambda: 1.0)
+    monkeypatch.setattr("posenc.running.room.free_memory", lambda: 1.0)
     assert measure("--dry-run").code == 1
 
 
