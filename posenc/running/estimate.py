@@ -402,7 +402,11 @@ def _memory_of_pass(model: UnloadedModel, cell: EvalCell, batch_tokens: int) -> 
     acting = cell.context.effective_encoding(cell.window)
     parts = AttentionParts.of(leaves(acting))
     tokens_at_once = min(batch_tokens, _windows_of(cell) * cell.window)
-    return model.memory(tokens_at_once, cell.window, targets, has_own_attention=not parts)
+    needed = model.memory(tokens_at_once, cell.window, targets, has_own_attention=not parts)
+    if not cell.plan.keeps_keys:
+        return needed
+    # A text is written alone, and with its keys kept it is read at once, without chunks.
+    return max(needed, model.memory_of_writing(cell.window, has_own_attention=not parts))
 
 
 def _width(model: MeasuredModel) -> int:
