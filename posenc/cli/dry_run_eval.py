@@ -99,10 +99,9 @@ def _print_cells(console: Console, evaluation: EstimatedEvaluation) -> None:
     if evaluation.estimate.tries:
         time = duration(evaluation.estimate.tuning_seconds)
         console.print(Text(f"tuning     up to {evaluation.estimate.tries} candidates, {time} of the time"))
-    if job.tokenizer.name == "bytes" and job.settings_hash == OPEN_DIGEST:
+    if evaluation.estimate.has_exact_targets and job.settings_hash == OPEN_DIGEST:
         console.print(Text("What is stored is not known: the weights were not read."))
-    # A byte is a token, so of bytes the numbers are exact.
-    if job.tokenizer.name != "bytes":
+    if not evaluation.estimate.has_exact_targets:
         console.print(Text("Targets are estimated: the text is not tokenised. What is stored is not known."))
 
 

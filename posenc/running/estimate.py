@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from posenc.data import TokenStore, vocabulary
+from posenc.data import TokenStore, tokens_in_cache, vocabulary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, cells_with_passes, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
@@ -176,6 +176,7 @@ class EvaluationEstimate:
     tries: int  # at most so many values of an extension's knobs are tried first
     tuning_seconds: float
     memory: float  # bytes
+    has_exact_targets: bool  # False: they are estimated, and what is stored is not known
 
     @property
     def seconds(self) -> float:
@@ -186,8 +187,8 @@ class EvaluationEstimate:
 def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> EvaluationEstimate:
     """Count what `posenc eval` does with the checkpoint of `step`. Nothing is tokenised or measured.
 
-    Which cells are stored already is known only where a token is a byte: a stored cell is found by its
-    targets, and other tokenizers' targets are not known without the tokens.
+    Which cells are stored already is known where a token is a byte, or where the tokens are in the cache: a
+    stored cell is found by its targets.
     """
     evaluation = job.evaluation
     bytes_a_token = job.bytes_a_token
@@ -195,7 +196,10 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         # A plan that has measured it already hands it on, since it
         # takes the tokenizer and a sample of the text.
         bytes_a_token = measured_bytes_a_token(job.corpus_facts, job.tokenizer, evaluation.split)
-    store = store_of_lengths(job.corpus_facts, job.tokenizer, bytes_a_token)
+    # Tokens are in the cache once an evaluation has begun, which may have been stopped.
+    was_begun = job.tokenizer.name != "bytes" and job.directory.is_dir()
+    cached = tokens_in_cache(job.tokenizer, job.corpus_facts) if was_begun else None
+    store = cached or store_of_lengths(job.corpus_facts, job.tokenizer, bytes_a_token)
     model = job.given_model or build_outline(
         job.run_settings, job.run_shape, vocabulary(job.data.plant, store)
     )
@@ -211,7 +215,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)
-    has_exact_targets = job.tokenizer.name == "bytes"
+    has_exact_targets = cached is not None or job.tokenizer.name == "bytes"
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
     cells = _cell_estimates(planned, rates, stored)
     measured = [cell for cell, estimated in zip(planned, cells, strict=True) if estimated.problem is None]
@@ -226,6 +230,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         tries=tries,
         tuning_seconds=tuning_seconds,
         memory=_evaluation_memory(model, as_trained.precision, parameters, batch_tokens, measured),
+        has_exact_targets=has_exact_targets,
     )
 
 
@@ -266,7 +271,13 @@ def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rate
     """Return the seconds of every pass of the evaluation, and what cannot be measured, in words."""
     context = eval_context(job, model, store)
     planned = plan_cells(context, request_of(job, store), job.evaluation.protocols)
-    cells = _cell_estimates(planned, rates)
+    # An evaluation that was stopped goes on with what is not stored. A run of another length of training has
+    # another directory, so that its last step is enough to find the records.
+    training = job.training
+    assert training is not None
+    has_exact_targets = not store.is_outline or job.tokenizer.name == "bytes"
+    stored = [has_exact_targets and is_stored(cell, job.directory, training.steps) for cell in planned]
+    cells = _cell_estimates(planned, rates, stored)
     problems = [f"{cell.protocol} at {cell.window}: {cell.problem}" for cell in cells if cell.problem]
     return sum(cell.seconds for cell in cells), problems
 

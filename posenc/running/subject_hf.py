@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
-from posenc.core.paths import conf_dir, load_yaml
+from posenc.core.paths import conf_dir, expanded, load_yaml
 from posenc.data import build_tokenizer, stored_tokenizer
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.lengths import nearest_length
@@ -77,6 +77,7 @@ from posenc.training.device import resolve_device
 
 # Architectures with a bias of slope times position, which two bytes would round. Falcon has one with `alibi`.
 BIASED = ("bloom", "mpt")
+EXPERIMENT = "subjects"  # the folder of all records of subjects, below subject.runs_dir
 PLAIN_ATTENTIONS = (SDPA, EAGER)  # that all architectures of plain checkpoints have
 # From here on not every whole number exists: a bf16 has 8 binary digits, an fp16 11.
 FIRST_ALIKE = {"bf16": "256 and 257", "fp16": "2048 and 2049"}  # positions that are equal in this type
@@ -185,11 +186,18 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
         or subject.chunk_tokens is not None
         or subject.attention not in (None, *PLAIN_ATTENTIONS)
         or not subject.rope_scaling
+        # What is stored of it is found by the name of its directory, as with `tokenizer=bytes`.
+        or any(_folder_of_records(subject).glob(f"{safe_name(Path(subject.path).name)}-T*"))
     )
     checkpoint = None if needs_transformers else read_plainly(subject.path)
     if checkpoint is None or stored_tensors(checkpoint) is None:  # weights are counted in an outline then
         return None
     return checkpoint
+
+
+def _folder_of_records(subject: HfSubject) -> Path:
+    """Return the folder in which each measured model has a directory."""
+    return expanded(subject.runs_dir) / EXPERIMENT
 
 
 def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Job:
@@ -217,7 +225,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
             evaluation=evaluation,
             device=resolve_device(settings.device),
             runs_dir=hf.subject.runs_dir,
-            experiment_name="subjects",
+            experiment_name=EXPERIMENT,
             digest=_digest(hf, only_estimate=only_estimate),
             precision=dtype,
             subject=_stored_subject(hf),

@@ -1,9 +1,10 @@
 """Let lm-evaluation-harness and posenc ask five prompts of RULER's niah_single_1, and print both answers.
 
-python scripts/checks/beside_lm_eval.py FOLDER [TOKENS]: FOLDER is a checkpoint of transformers, and prompts have at
-most so many tokens (1024). It needs `pip install -c constraints.txt lm_eval nltk wonderwords`, and downloads
-nothing. The harness draws the prompts, writes and scores by its own command. posenc gets the draws, makes the
-prompt by its own words, writes and scores. The exit code is 1 if a prompt, an answer or a score differs.
+python scripts/checks/beside_lm_eval.py FOLDER [TOKENS]: FOLDER is a checkpoint of transformers, and prompts
+have at most so many tokens (1024). It needs `pip install -c constraints.txt lm_eval nltk wonderwords`, and
+downloads nothing. The harness draws the prompts, writes and scores by its own command. posenc gets the draws,
+makes the beginning of the answer by its own words, writes and scores. The exit code is 1 if a prompt, an
+answer or a score differs.
 
 The harness lists 6 million keys, which takes half a minute and 0.6 GB: here it gets the first hundred of each
 list of words. It looks for a model of nltk, which this task does not use, and is told that it is there.
@@ -68,7 +69,7 @@ def ask_harness(folder: Path, tokens: int) -> list[Asked]:
 def _asked(sample: dict[str, Any]) -> Asked:
     """Read a sample of the harness."""
     document = sample["doc"]
-    prompt = sample["arguments"]["gen_args_0"]["arg_0"]
+    ((prompt, _),) = sample["arguments"]
     # RULER's last sentence before the answer names what is asked for.
     query = document["input"].rpartition(" for ")[2].partition(" mentioned in ")[0]
     return Asked(

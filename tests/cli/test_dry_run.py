@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import statistics
 import time
 
@@ -101,6 +102,15 @@ def test_a_run_that_stopped_takes_the_time_of_the_steps_that_are_left(
     result = train("encoding=rope", "--dry-run", "--retry")
     assert f" {duration(10 * steps_left)} " in result.out
     assert ("to run, 90% trained" in " ".join(result.out.split())) == (status == "interrupted")
+
+
+def test_what_an_evaluation_measured_before_it_was_stopped_takes_no_time(train, run_copy, monkeypatch):
+    monkeypatch.setattr(estimates, "_cell_seconds", lambda *_: 100.0)
+    (run_copy / "status.json").write_text('{"status": "interrupted"}')
+    row_without_time = r"^rope-\S+ +\S+ +0 s +0 s .* to run, 100% trained *$"
+    assert re.search(row_without_time, train("encoding=rope", "--dry-run").out, re.M)
+    shutil.rmtree(run_copy / "records")
+    assert not re.search(row_without_time, train("encoding=rope", "--dry-run").out, re.M)
 
 
 # --- Sweeps and states
