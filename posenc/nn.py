@@ -225,7 +225,9 @@ class RotaryEmbedding(nn.Module):
         """Take a rotation of whole heads, or an encoding without hooks, for which nothing is rotated.
 
         Raises UserError for any other encoding. With the `config` of the model it also does for an encoding
-        that was made for heads of another width, which a forward pass of this module cannot see.
+        that was made for heads of another width, which a forward pass of this module cannot see: it gets the
+        input of the model and no head. Without it a Llama ends in torch's error about two sizes. Models that
+        rotate a part of each head (GPT-NeoX, Phi) take the width of cos for that part, in silence.
         """
         super().__init__()
         _check_encoding(encoding)

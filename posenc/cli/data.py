@@ -89,7 +89,7 @@ def prepare_corpus(line: CommandLine) -> None:
     corpus_bytes = 0
     for sizes in facts.sizes.values():
         corpus_bytes += sum(sizes)
-    tokenizers = [BYTES]  # the reference of fixed-target, a byte trigram, reads bytes
+    tokenizers = [BYTES]
     if settings.tokenizer.name != "bytes":
         tokenizers.append(settings.tokenizer)
     for tokenizer in tokenizers:

@@ -18,7 +18,7 @@ from posenc.config.grid import grid
 from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER, SEARCH_PATH, compose
 from posenc.config.overrides import CommandLine, group_of, is_group, is_hydras, key_of, quote
 from posenc.config.parsing import has_several_values
-from posenc.config.refusals import LAUNCHER, MAKES_JOBS, REFUSALS, SWEEPER, refusal
+from posenc.config.refusals import MAKES_JOBS, REFUSALS, SWEEPER, refusal
 from posenc.config.task_file import expand_task
 from posenc.config.typed import typed_settings
 from posenc.config.yaml_files import default_choices
@@ -26,7 +26,7 @@ from posenc.core.console import long_loop
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_files, conf_dir, conf_dirs, is_folder, refuse_taken_names, why_impossible
 from posenc.settings.errors import user_error
-from posenc.settings.launchers import RayLauncherSettings
+from posenc.settings.launchers import LAUNCHER, RayLauncherSettings
 from posenc.settings.tree import EvalCommandSettings, RunSettings, TrainSweepSettings
 
 # Hydra's settings of folders: posenc makes the run directory itself.

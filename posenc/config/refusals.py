@@ -21,12 +21,12 @@ from posenc.core.errors import UserError, first_line, nearest
 from posenc.core.foreign_names import instead_of_setting, setting_called
 from posenc.core.paths import choice_files
 from posenc.settings.base import keys_of_users
+from posenc.settings.launchers import LAUNCHER
 from posenc.settings.tree import RunSettings
 
 # For some wrong input Hydra raises a bare AssertionError or ValueError.
 REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, AssertionError, ValueError, OSError)
 SWEEPER = "hydra/sweeper"
-LAUNCHER = "hydra/launcher"
 MAKES_JOBS = "lists a,b, glob() and range() make the jobs of a sweep; a W&B sweep searches (docs/recipes.md)"
 
 

@@ -19,7 +19,7 @@ from posenc.data.token_cache import TokenStore, entry_of, open_entry, task_store
 from posenc.data.tokenizers import build_tokenizer
 from posenc.settings.tree import DataSettings, TokenizerSettings
 
-BYTES = TokenizerSettings(name="bytes")
+BYTES = TokenizerSettings(name="bytes")  # the tokenizer of the trigram, the reference of fixed-target
 FIGURES_VERSION = 3  # raised when a source makes other documents of the same data, or figures are added
 log = logging.getLogger(__name__)
 

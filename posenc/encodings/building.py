@@ -10,7 +10,7 @@ import yaml
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file
 from posenc.core.plugins import source_hash
-from posenc.encodings.registry import encoding_class, list_encodings
+from posenc.encodings.registry import encoding_class, list_encodings, plugin_parameters
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 
 # torch takes 1.5 s or more to import, and a list of names must not wait for it. So the functions below import
@@ -83,7 +83,8 @@ def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict
 def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
     """Return the settings; those that are missing have the values of the YAML."""
     encoding_class(settings["name"], plugins)  # refuses an unknown name before it becomes part of a path
-    return {**default_parameters(settings["name"]), **settings}
+    name = settings["name"]
+    return {**default_parameters(name), **plugin_parameters(name, plugins), **settings}
 
 
 def build_encoding(

@@ -1,6 +1,6 @@
 """Build the small encodings that act together with an encoding: drawn positions, options of the attention."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ from posenc.core.errors import UserError
 from posenc.encodings.attention_options import chosen_options
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.positions import drawn_positions
+from posenc.encodings.positions.drawn import DrawnPositions
 
 
 def build_options(
@@ -41,6 +42,15 @@ def build_options(
             # With the options before it, so that a count of visible keys knows the window.
             options.append(cls.for_value(shape, value, (encoding, *options)))
     return options
+
+
+def warnings_of_options(encoding: Encoding, options: Iterable[Encoding]) -> list[str]:
+    """Return a warning for each option that acts and cannot change a score of the encoding."""
+    return [
+        f"positions={option.name} changes no number but by rounding: {encoding.name} sees distances alone"
+        for option in options
+        if isinstance(option, DrawnPositions) and encoding.relative and not option.gaps
+    ]
 
 
 def check_accepted(

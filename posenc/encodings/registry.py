@@ -138,14 +138,30 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
         name = name_of_class[class_name]
     else:
         raise UserError("encoding", f"{file}:{class_name}", "has no such encoding", allowed=allowed)
-    yaml_beside = path.with_suffix(".yaml")
+    # The name of the class wins, since the YAML file is one of parameters.
+    return {**_parameters_beside(file), "name": name}
+
+
+def plugin_parameters(name: str, plugins: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters that a YAML file beside a plug-in sets for the only encoding of the plug-in.
+
+    They are {} without such a file, and for an encoding of a module or of a file with several encodings.
+    """
+    for plugin in plugins:
+        if FILE.fullmatch(plugin) and list(_plugin_classes([plugin])) == [name]:
+            return _parameters_beside(plugin)
+    return {}
+
+
+def _parameters_beside(file: str) -> dict[str, Any]:
+    """Return the parameters in the YAML file that has the name of a Python file; {} without one."""
+    yaml_beside = expanded(file).with_suffix(".yaml")
     if not is_file(yaml_beside):
-        return {"name": name}
+        return {}
     parameters = yaml.safe_load(yaml_beside.read_text(encoding="utf-8")) or {}
     if not isinstance(parameters, dict):
         raise UserError("encoding", file, f"{yaml_beside.name} beside it holds no settings: KEY: VALUE")
-    # The name of the class wins, since the YAML file is one of parameters.
-    return {**parameters, "name": name}
+    return parameters
 
 
 def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:

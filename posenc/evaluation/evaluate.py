@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
+from posenc.evaluation.errors import OUT_OF_MEMORY, NotApplicableError, OutOfMemoryError
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols.base import Protocol
@@ -135,8 +135,7 @@ def still_holds(record: Record, cell: EvalCell) -> bool:
     model = cell.context.model
     if isinstance(model, CallableModel) and not model.has_known_weights:
         return False  # the function may have changed
-    # A record has no field for the kind of its note. `passes.py` begins the message of OutOfMemoryError so.
-    ran_out_of_memory = (record["note"] or "").startswith("oom")
+    ran_out_of_memory = (record["note"] or "").startswith(OUT_OF_MEMORY)
     return not ran_out_of_memory  # there may be more memory now
 
 

@@ -369,7 +369,7 @@ def raise_no_room(error: BaseException, n_inputs: int) -> NoReturn:
     """Raise OutOfMemoryError if memory ran out in a single window, and the error itself otherwise."""
     if not is_out_of_memory(error):
         raise error
-    raise OutOfMemoryError(f"oom at {n_inputs} tokens, batch 1: {first_line(error)}") from error
+    raise OutOfMemoryError(n_inputs, first_line(error)) from error
 
 
 def forward(
@@ -438,4 +438,4 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
     needed = memory_needed(make_pass, window)
     if needed > free:
         need = f"needs about {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB free"
-        raise OutOfMemoryError(f"oom at {window} tokens, batch 1: {need}")
+        raise OutOfMemoryError(window, need)

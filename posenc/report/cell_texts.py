@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from posenc.report.texts import length_text
 from posenc.results.beside.recall import RowRecall
-from posenc.results.cells import Cell, CurveSummary
-from posenc.results.comparison import Comparison, Row
+from posenc.results.cells import LONGEST_NOTE, Cell, CurveSummary
+from posenc.results.comparison import Comparison, Header, Row
 from posenc.results.headroom import Recovered
 from posenc.results.numbers import printed, printed_change
 from posenc.results.statistics.intervals import Interval
@@ -13,7 +13,6 @@ from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import short_verdict
 
 LOSS_HEAD = "loss"
-LONGEST_REASON = 12  # characters of the reason why a cell has no number
 
 
 def half_width(metric: str, spread: float | None, interval: Interval | None = None) -> str:
@@ -37,12 +36,26 @@ def missing_reason(cell: Cell) -> str:
     """Return the first words of the reason why a cell has no number."""
     # The further reasons are in --full. A column of numbers is as wide as its longest cell.
     reason, _, _ = (cell.note or "-").partition(",")
-    return reason[:LONGEST_REASON]
+    return reason[:LONGEST_NOTE]
 
 
 def change_text(metric: str, cell: Cell) -> str:
     """Return the change against T with its sign; empty without one."""
     return "" if cell.change is None else printed_change(cell.change, metric)
+
+
+def verdict_interval(header: Header, cell: Cell) -> Interval | None:
+    """Return the 95% interval of the change that the verdict goes by, in the metric.
+
+    Of one seed it is over documents, else over seeds and documents. Perplexities of several seeds have none.
+    """
+    if cell.change_ci95 is not None:  # of one seed
+        return cell.change_ci95
+    # Nats are bits/byte times a constant. A perplexity is not, so its interval cannot be converted.
+    if header.one_bit is None or cell.verdict_ci95 is None:
+        return None
+    low, high = cell.verdict_ci95
+    return header.one_bit * low, header.one_bit * high
 
 
 def versus_text(metric: str, versus: Versus | None) -> str:

@@ -26,7 +26,7 @@ from posenc.results.comparison import Comparison
 
 NARROWEST_PANEL = 150  # points, with its axis
 SMALLEST_SIDE = 40.0  # points, of a panel without its axes
-CHARACTER = 3.4  # points, the mean width of a character of small text
+CHARACTER = 3.4  # points, the mean width of a character of 7 points (looks.py), in lower case mostly
 LEGEND_SYMBOL = 24  # points, of an entry without its name
 PANEL_GAP = 14  # points between panels
 TOLERANCE = 1.0  # points, of the size of a figure: Vega rounds the width of its panels

@@ -27,8 +27,8 @@ from posenc.report.chart import (
 )
 from posenc.report.looks import Look, data_of
 from posenc.report.texts import unit_text
-from posenc.results.cells import Cell, Column
-from posenc.results.comparison import Comparison, Row
+from posenc.results.cells import Cell, Column, is_power_of_two
+from posenc.results.comparison import Row
 
 HEIGHT = 150  # points, of a panel in a file
 MANY_POINTS = 16  # in a line: with more than these none is marked
@@ -119,7 +119,7 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
     header = panels[0].comparison.header
     margins = header.margins
     # The margins are in bits per byte, and the axis has the unit of the metric.
-    bits = {panel.title: _one_bit(panel.comparison) for panel in panels}
+    bits = {panel.title: panel.comparison.header.one_bit for panel in panels}
     known_bits = [bit for bit in bits.values() if bit is not None]
     # The axis bends where `same` ends, so that what is within the margin looks as small as it is called.
     fine = max((bit * margins.same for bit in known_bits), default=FINE)
@@ -229,13 +229,6 @@ def _domain(points: Sequence[LinePoint], fine: float) -> tuple[float, float]:
     return DOMAIN_FACTOR * min(values), DOMAIN_FACTOR * max(values)
 
 
-def _one_bit(comparison: Comparison) -> float | None:
-    """Return one bit per byte in the comparison's metric; None for perplexities or without bytes."""
-    if comparison.header.metric == "bpb":
-        return 1.0
-    return comparison.header.nats_per_bpb if comparison.header.metric == "nats" else None
-
-
 def _bands_sentence(panels: Sequence[Panel], rows: Sequence[str]) -> str:
     """Return what the bands are; empty where the data have none."""
     if len(rows) > MOST_BANDS:
@@ -260,7 +253,7 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
         windows[float(f"{column.multiple:.6g}")].add(column.window)
     ticks = sorted(windows)
     if len(ticks) > MOST_TICKS:
-        ticks = [tick for tick in ticks if _is_power_of_two(tick)][-MOST_TICKS:]
+        ticks = [tick for tick in ticks if is_power_of_two(tick)][-MOST_TICKS:]
     # Panels of several T share an axis in multiples, at which each of them has another number of tokens.
     in_tokens = all(len(tokens) == 1 and None not in tokens for tokens in windows.values())
     labels = {}
@@ -278,11 +271,6 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
         labelOverlap=True,
         labelSeparation=4,
     )
-
-
-def _is_power_of_two(multiple: float) -> bool:
-    octave = math.log2(multiple)
-    return abs(octave - round(octave)) < 0.02  # up to the rounding to whole positions
 
 
 def length_heads(multiple: float, window: int | None) -> list[str]:

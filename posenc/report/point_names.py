@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FONT_SIZE = 6.0  # pt
-CHARACTER = 3.4  # pt, the mean width of a character
+CHARACTER = 3.4  # pt, the mean width of a character of this size
 HALF_LINE = 3.5  # pt, half the height of a name
 HALF_POINT = 3.0  # pt, half the width of a marker
 HALF_RULE = 1.2  # pt, half the width of a line with its margin

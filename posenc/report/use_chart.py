@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from posenc.report.cell_texts import verdict_interval
 from posenc.report.chart import (
     FINE,
     LABEL_EXTENT,
@@ -15,7 +16,6 @@ from posenc.report.chart import (
     Panel,
     RowChannels,
     RowNames,
-    band_ends,
     change_axis,
     change_scale,
     short_number,
@@ -53,7 +53,7 @@ class UsePoint:
     y: float
     low: float
     high: float
-    left: float | None
+    left: float | None  # None for perplexities of several seeds
     right: float | None
     text: str  # shown while the point is pointed at
     learned: bool
@@ -82,7 +82,19 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
     x_axis = change_axis(harm, low, high, grid=False, labelOverlap=True)
     y_axis = alt.Axis(title=f"use: recall at {window} (%)", values=list(TICKS), minExtent=LABEL_EXTENT)
     axes = Axes(change_scale(low, high, FINE), x_axis, y_axis)
-    sentences = [source_sentence(panels), RULE, "Recall with its 95% CI."]
+    layers = [
+        _rule_at_zero(axes, look),
+        _intervals_of_recall(axes, channels),
+        _intervals_of_change(axes, channels),
+        _markers(axes, channels, MARKER_AREA if look.is_interactive else look.marker_area),
+    ]
+    sentences = [source_sentence(panels), RULE, "Lines: 95% CI."]
+    same = _margin_of_same(panels)
+    if same is not None:
+        layers.insert(0, _shade_of_same(axes, same, look))
+        margins = panels[0].comparison.header.margins
+        sentences.append(f"Grey: the loss stays the same, within {margins.same:g} {margins.unit}.")
+    sentences.append(f"Changes are logarithmic beyond {FINE:g}.")
     without_recall = list(dict.fromkeys(point.row for point in points if not point.learned))
     if without_recall:
         sentences.append(f"Did not learn to recall: {', '.join(without_recall)}.")
@@ -93,12 +105,7 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
     return Chart(
         title="Harm and use",
         layers=alt.LayerChart(
-            layer=[
-                _rule_at_zero(axes, look),
-                _intervals_of_recall(axes, channels),
-                _intervals_of_change(axes, channels),
-                _markers(axes, channels, MARKER_AREA if look.is_interactive else look.marker_area),
-            ],
+            layer=layers,
             data=data_of(points),
         ),
         panels=list(dict.fromkeys(point.panel for point in points)),
@@ -141,7 +148,7 @@ def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[UsePoint]
         learned = recall.learned is not False
         text = f"{tooltip(name, cell, comparison.header.metric)}\nrecall {percent_text(farthest)}"
         low, high = farthest.ci95
-        left, right = band_ends(cell, cell.change, cell.change_spread)
+        interval = verdict_interval(comparison.header, cell)
         points.append(
             UsePoint(
                 panel=panel.title,
@@ -150,13 +157,21 @@ def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[UsePoint]
                 y=short_number(100 * farthest.accuracy),
                 low=short_number(100 * low),
                 high=short_number(100 * high),
-                left=left,
-                right=right,
+                left=None if interval is None else short_number(interval[0]),
+                right=None if interval is None else short_number(interval[1]),
                 text=text if learned else f"{text}, did not learn",
                 learned=learned,
             )
         )
     return points
+
+
+def _margin_of_same(panels: Sequence[Panel]) -> float | None:
+    """Return the largest change that is `same`, in the metric; None if the panels have none in common."""
+    headers = [panel.comparison.header for panel in panels]
+    bits = {header.one_bit for header in headers}
+    bit = bits.pop()
+    return None if bits or bit is None else bit * headers[0].margins.same
 
 
 def _domain(points: Sequence[UsePoint]) -> tuple[float, float]:
@@ -189,6 +204,12 @@ class Axes:
 def _rule_at_zero(axes: Axes, look: Look) -> alt.Chart:
     zero = alt.Data(values=[{"x": 0}])
     return alt.Chart(zero).mark_rule(color=look.faint, strokeDash=[2, 3]).encode(x=axes.x("x"))
+
+
+def _shade_of_same(axes: Axes, margin: float, look: Look) -> alt.Chart:
+    """Return a band over the changes that are called `same`."""
+    ends = alt.Data(values=[{"left": -margin, "right": margin}])
+    return alt.Chart(ends).mark_rect(color=look.grid, opacity=0.5).encode(x=axes.x("left"), x2="right")
 
 
 def _intervals_of_recall(axes: Axes, channels: RowChannels) -> alt.Chart:

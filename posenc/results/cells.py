@@ -32,7 +32,7 @@ INNOCENT_REASONS = {
     UNKNOWN_STATE,
 }
 SHORTEST_SHOWN = 1 / 8  # of T: tables leave out bins of a curve that end before
-LONGEST_NOTE = 12  # characters; a cell has no room for more
+LONGEST_NOTE = 12  # characters of the reason why there is no number; a cell has no room for more
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,13 @@ def _column(multiple: float, measurements: Sequence[Measurement], longest: float
 def _is_octave(multiple: float, longest: float) -> bool:
     """Tell whether tables show a bin: the last one, and those that end at T times a power of two."""
     # A curve to 8T has 32 bins in even logarithmic steps, more than a screen has columns for.
+    return multiple == longest or (multiple >= SHORTEST_SHOWN and is_power_of_two(multiple))
+
+
+def is_power_of_two(multiple: float) -> bool:
+    """Tell whether a multiple of T is a power of two, up to the rounding of bins to whole positions."""
     octave = math.log2(multiple)
-    is_power = abs(octave - round(octave)) < 0.02  # not exact, since bins end at whole positions
-    return multiple == longest or (multiple >= SHORTEST_SHOWN and is_power)
+    return abs(octave - round(octave)) < 0.02
 
 
 # --- cells

@@ -167,17 +167,22 @@ def _below(start: Path) -> Iterator[Location]:
     if start.name.endswith(SUFFIX) and not start.is_dir():
         yield Location(start)
         return
-    # os.walk skips a folder that it cannot read, without a word, unless it is given `onerror`.
-    unreadable: list[OSError] = []
-    for folder, subfolders, files in os.walk(start, onerror=unreadable.append):
-        if any(mark in files for mark in MARKS):
-            yield Location(Path(folder))
-            subfolders.clear()  # a run directory holds no other runs
+    # Not os.walk: before Python 3.12 it calls itself for each folder, and ends at a thousand of them.
+    pending = [str(start)]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(folder) as entries:
+                all_entries = list(entries)
+        except OSError as error:
+            yield Location(Path(folder), f"cannot be read: {error.strerror}")
             continue
-        # In place, since os.walk enters the folders that are left in this very list.
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        for name in files:
-            if name.endswith(SUFFIX):
-                yield Location(Path(folder) / name)
-    for error in unreadable:
-        yield Location(Path(error.filename), f"cannot be read: {error.strerror}")
+        subfolders = [entry for entry in all_entries if entry.is_dir(follow_symlinks=False)]
+        others = [entry for entry in all_entries if not entry.is_dir(follow_symlinks=False)]
+        if any(entry.name in MARKS for entry in others):
+            yield Location(Path(folder))
+            continue  # a run directory holds no other runs
+        pending += [subfolder.path for subfolder in subfolders if not subfolder.name.startswith(".")]
+        for entry in others:
+            if entry.name.endswith(SUFFIX) and not Path(entry.path).is_dir():
+                yield Location(Path(entry.path))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posenc.core.errors import UserError, visible
+from posenc.results.beside.base import LEARNED
 from posenc.results.beside.exact import EXACT
-from posenc.results.beside.recall import LEVEL
 from posenc.results.cells import Column, columns_of
 from posenc.results.grouping import RowGroup, group_runs
 from posenc.results.identity import Conditions, conditions_of, planned_conditions, telling_texts
@@ -37,7 +37,7 @@ class CompareRequest:
     sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
     baseline: str | None = None  # the row that is subtracted from the others
     allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
-    recall_level: float = LEVEL  # per cent within T: a row below it did not learn
+    recall_level: float = LEARNED  # per cent within T: a row below it did not learn
 
 
 DEFAULT_REQUEST = CompareRequest()

@@ -11,7 +11,7 @@ from typing import Any
 from posenc.results.cells import shared_or_none
 from posenc.results.drafts import Draft, protocols_of
 from posenc.results.grouping import CODE
-from posenc.results.identity import differing, tokens_trained
+from posenc.results.identity import differing, text_name, tokens_trained
 from posenc.results.measurements import Member, measurements_of
 from posenc.results.plain import NOT_IN_JSON
 from posenc.results.records import METRICS, REFERENCES, UNIT, Metric
@@ -77,6 +77,13 @@ class Header:
     nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)  # nats per token that equal one bit per byte
     left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)  # number of records
     trained_on: str | None = field(metadata=NOT_IN_JSON)  # the training corpus, if another one was scored
+
+    @property
+    def one_bit(self) -> float | None:
+        """Return one bit per byte in the metric; None for perplexities or without bytes."""
+        if self.metric == "bpb":
+            return 1.0
+        return self.nats_per_bpb if self.metric == "nats" else None
 
 
 def make_header(draft: Draft, baseline: str | None) -> Header:
@@ -178,7 +185,7 @@ def _text_trained_on(member: Member) -> str | None:
     # By the fingerprint and not by the name: one text may have two names, as another path in `data=files`.
     if fingerprint == scored.target_set.fingerprint:
         return None
-    return f"{name} {fingerprint[:12]}" if name == scored.corpus else name
+    return text_name(name, fingerprint) if name == scored.corpus else name
 
 
 def _tokens_trained_on(members: Sequence[Member], runs: Sequence[Run]) -> int | str | None:

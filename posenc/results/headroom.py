@@ -15,6 +15,7 @@ long-trained model that is worse at T: for T5's bias it was -0.056 nats, where t
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from posenc.core.run_states import DIVERGED
-from posenc.results.identity import kind_of
+from posenc.results.identity import kind_of, tokens_trained_at
 from posenc.results.measurements import (
     Measurement,
     Member,
     TargetSet,
     measurements_of,
+    of_newest_checkpoint,
     pair_of,
     rounded_multiple,
 )
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 # The protocols that score the same targets at the end of every window, so that targets see all of its text.
 PROTOCOLS_WITH_WORTH = (HEADLINE, "key-tokens")
+SAME_TOKENS = 0.01  # batches of another T may hold a few tokens more, so that the last update ends elsewhere
 NO_WORTH = "worth nothing"
 NOT_MEASURED_AT_T = "trained long, not measured at T"
 FEW_DOCUMENTS = "too few documents"
@@ -101,18 +104,14 @@ def long_trained(runs: Sequence[Run], protocol: str) -> list[LongTrained]:
 
 
 def _at_own_length(run: Run, context_length: int, protocol: str) -> list[LongTrained]:
-    """Return the losses of a run's last checkpoint for each set of targets.
+    """Return the losses of a run for each set of targets, of the newest checkpoint measured on that text.
 
     A set is left out if the run was not measured on it at the length of its training.
     """
-    measurements = measurements_of(run, protocol)
-    # The weights of an earlier checkpoint had fewer tokens than those of the row that is held against them.
-    last_step = max((measurement.step for measurement in measurements), default=0)
     # A measurement in another precision has other losses. The worth is a difference of two of one precision.
     comparable: dict[tuple[TargetSet, str | None], dict[int, Measurement]] = defaultdict(dict)
-    for measurement in measurements:
-        is_as_trained = measurement.step == last_step and measurement.extend is None
-        if is_as_trained and measurement.sums is not None:
+    for measurement in of_newest_checkpoint(measurements_of(run, protocol)):
+        if measurement.extend is None and measurement.sums is not None:
             by_window = comparable[measurement.target_set, measurement.precision]
             by_window[measurement.window] = measurement
     return [
@@ -210,9 +209,20 @@ def _references_of_kind(
         is_longer = measurement.window > crop_line.window
         has_same_precision = measurement.precision == crop_line.precision
         is_comparable = has_same_targets and has_same_precision and is_longer
+        # An earlier checkpoint had fewer tokens than the row that it is held against, or more.
+        is_comparable = is_comparable and _are_trained_alike(measurement, crop_line)
         if is_comparable and kind_of(measurement.run, any_length=True) == kind:
             by_window[measurement.window][measurement.run.seed] = reference
     return {window: list(by_seed.values()) for window, by_seed in by_window.items()}
+
+
+def _are_trained_alike(first: Measurement, second: Measurement) -> bool:
+    """Tell whether two measured checkpoints had as many tokens, up to the last update of a training."""
+    first_tokens = tokens_trained_at(first.run, first.step)
+    second_tokens = tokens_trained_at(second.run, second.step)
+    if isinstance(first_tokens, int) and isinstance(second_tokens, int):
+        return math.isclose(first_tokens, second_tokens, rel_tol=SAME_TOKENS)
+    return first_tokens == second_tokens
 
 
 @dataclass(frozen=True)

@@ -274,9 +274,7 @@ def _conditions(member: Member, model: str, target_set: str, corpus_names: Mappi
     first = member.measurements[0]
     targets = first.target_set
     return Conditions(
-        # Name and fingerprint: two users' own files both have the name `files`. Twelve digits tell texts
-        # apart.
-        trained_on=f"{corpus.get('name', UNKNOWN)} {str(corpus.get('fingerprint', UNKNOWN))[:12]}",
+        trained_on=text_name(str(corpus.get("name", UNKNOWN)), str(corpus.get("fingerprint", UNKNOWN))),
         planted=as_text(corpus.get("plant")),
         tokenizer=_tokenizer_text(facts.get("tokenizer", UNKNOWN)),
         context_length=facts.get("context_length", UNKNOWN),
@@ -290,9 +288,14 @@ def _conditions(member: Member, model: str, target_set: str, corpus_names: Mappi
     )
 
 
+def text_name(corpus_name: str, fingerprint: str) -> str:
+    """Return how a text is told from others: two users' own files both have the name `files`."""
+    return f"{corpus_name} {fingerprint[:12]}"
+
+
 def _evaluated_text(measurement: Measurement, corpus_name: str) -> str:
     """Return the text that was scored, and what recall planted in it if that is not the training's plant."""
-    text = f"{corpus_name} {measurement.target_set.fingerprint[:12]}"
+    text = text_name(corpus_name, measurement.target_set.fingerprint)
     if measurement.other_plant is None:
         return text
     return f"{text} with planted {measurement.other_plant}"
@@ -349,10 +352,14 @@ def _extent_text(measured: Sequence[Measurement]) -> str:
 
 def tokens_trained(member: Member) -> int | str:
     """Return on how many tokens the measured checkpoint was trained, which need not be the last one."""
-    facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
+    return tokens_trained_at(member.run, member.measurements[0].step)
+
+
+def tokens_trained_at(run: Run, step: int) -> int | str:
+    """Return on how many tokens the checkpoint of a step was trained; UNKNOWN without facts."""
+    facts: dict[str, Any] = {} if run.facts is None else dict(run.facts)
     tokens = facts.get("tokens")
     steps = facts.get("steps")
-    step = member.measurements[0].step
     if not isinstance(tokens, int):
         return UNKNOWN
     # Every update has as many tokens (train.batch_tokens), so that a checkpoint has its share of them.

@@ -248,13 +248,13 @@ def pool_of(runs: Sequence[Run], protocol: str) -> Pool:
         # well until then.
         if run.facts is None or run.state == DIVERGED:
             continue
-        measured = _of_newest_checkpoint(measurements_of(run, protocol))
+        measured = of_newest_checkpoint(measurements_of(run, protocol))
         if measured:
             pool[run.path] = measured
     return pool
 
 
-def _of_newest_checkpoint(measured: Sequence[Measurement]) -> list[Measurement]:
+def of_newest_checkpoint(measured: Sequence[Measurement]) -> list[Measurement]:
     """Return a run's measurements on each text that are of the newest checkpoint measured on it."""
     newest: dict[tuple[str, str], int] = defaultdict(int)
     for measurement in measured:

@@ -10,9 +10,9 @@ from typing import Any
 
 from posenc.core.errors import UserError, first_line
 from posenc.core.paths import expanded
+from posenc.evaluation.models.causality import CAUSAL_MODELS
 from posenc.running.hf_checkpoint import HfCheckpoint, import_transformers, own_class
 
-CAUSAL_MODELS = "a model that predicts the next token, such as LlamaForCausalLM"
 # Encoders that transformers also makes a decoder of, if is_decoder says so. GPT-NeoX has the same setting and
 # no use for it, and BartForCausalLM sets it itself, so that the setting alone does not tell.
 MASKED_SUFFIX = "ForMaskedLM"

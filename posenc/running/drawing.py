@@ -24,13 +24,12 @@ from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
 from posenc.running.evaluate import eval_context, request_of, tokenise
 from posenc.running.job import Job
-from posenc.running.model_parts import build_model, check_parts
+from posenc.running.model_parts import VOCABULARY, build_model, check_parts
 from posenc.running.plan_evaluation import plan_evaluation
 from posenc.running.stored_run import load_model, stored_run
 from posenc.settings.base import Choice
 from posenc.settings.tree import NONE, EncodingSettings, EvalCommandSettings, ExtendRequest, RunSettings
 
-VOCABULARY = 17  # tokens of a model that reads no text
 GROUPS_IN_TITLE = ("encoding", "attention", "positions")
 # Groups of settings that a picture depends on: of an encoding at its initial values, and of a trained run.
 GROUPS = {*GROUPS_IN_TITLE, "model", "context_length", "seed", "plugins", "experiment"}

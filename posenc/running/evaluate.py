@@ -12,6 +12,7 @@ from posenc.core.console import progress_line, say
 from posenc.core.errors import RunError
 from posenc.core.run_states import FINISHED
 from posenc.data import TokenStore, build_tokenizer, check_lengths, is_task, plant_of, prepare, vocabulary
+from posenc.data.corpus import BYTES
 from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import MeasuredModel
@@ -33,13 +34,12 @@ from posenc.running.locks import HeldRunError, is_held, locked
 from posenc.running.measured_text import text_line, unigram_warning
 from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.stored_run import load_model
-from posenc.settings.tree import NONE, RunSettings, TokenizerSettings
+from posenc.settings.tree import NONE, RunSettings
 from posenc.tracking import TrackedRun, Tracker, build_tracker
 from posenc.training.checkpoint import newest_checkpoint
 from posenc.training.distributed import current
 
 TRACKING_SECONDS = 60.0  # for so long an evaluation waits for another one that tells the tracker
-BYTES = TokenizerSettings(name="bytes")  # the tokenizer that a reference needs
 
 
 @dataclass(frozen=True)

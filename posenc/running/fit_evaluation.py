@@ -29,6 +29,8 @@ from posenc.running.room import room_on
 from posenc.settings.base import flattened
 from posenc.settings.tree import NONE, EvalOverrides, EvalSettings, ExtendRequest, TokenizerSettings
 
+# Raise it where the choice, the estimate of a time or `Fit` changes: earlier choices are not read then.
+REVISION = 2
 ENOUGH_WINDOWS = 8  # of the longest length; if time is left for fewer, that length is left out
 # The longest document may be longer than its estimate by this factor: only then a length is refused.
 MARGIN = 1.05
@@ -241,6 +243,7 @@ def _key_of_fit(job: Job, model_key: Sequence[object]) -> list[object]:
     A minute later the load would choose other targets.
     """
     return [
+        REVISION,
         list(model_key),
         job.settings.encoding.name,
         job.corpus_facts.fingerprint,

@@ -17,6 +17,7 @@ from posenc.data import absolute_tokenizer, build_tokenizer, stored_tokenizer
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.models.causality import check_causality
 from posenc.evaluation.resolve import Evaluation
 from posenc.running.checks import check_name, check_runs_dir
 from posenc.running.job import Job
@@ -78,6 +79,7 @@ def plan_given_model(given: GivenModel) -> Job:
     # A function does not say how many tokens it knows. Its tokenizer does.
     if not model.has_known_weights:
         model.vocab_size = encoder.vocab_size
+        _check_causality(model, given.name, given.device)
     # The same weights with another T or tokenizer make other records, which must not lie in one folder.
     name = f"{given.name} {length} {encoder.identity()}"
     digest = _digest(model, name, given.digest, given.device)
@@ -138,6 +140,19 @@ def _in_cache(definition: str) -> TokenizerSettings:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text_atomic(path, definition)
     return stored_tokenizer(Path(path))
+
+
+def _check_causality(model: CallableModel, name: str, device: torch.device) -> None:
+    """Raise UserError for a function that sees later tokens of a text of T tokens."""
+    model.to(device).eval()
+    try:
+        # At T, because a function may take no other lengths than multiples of it.
+        check_causality(model, "subject", name, model.shape.train_length, device)
+    except NotApplicableError:
+        return  # it ends before T: its windows have a note in place of numbers
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
 
 
 @torch.no_grad()

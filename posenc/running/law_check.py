@@ -16,7 +16,7 @@ from posenc.laws.callables import given_encoding
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
-from posenc.running.model_parts import build_model, check_parts
+from posenc.running.model_parts import VOCABULARY, build_model, check_parts
 from posenc.settings.numbers import check_whole
 from posenc.settings.tree import RunSettings
 
@@ -25,7 +25,6 @@ from posenc.settings.tree import RunSettings
 SMALL = ModelShape("check", d_model=32, n_layers=2, n_heads=4, mlp_ratio=2)
 SHORT = 32  # tokens, T
 SHORTEST = 16  # tokens; at 8 the bf16 law failed healthy encodings in 4 of 96 texts
-VOCABULARY = 17  # tokens of a model that reads no text
 GROUPS = ("encoding", "attention", "positions")  # groups of settings that laws change
 
 

@@ -31,6 +31,7 @@ from posenc.settings.tree import (
 from posenc.training.device import resolve_compile, resolve_cuda_graph, resolve_device, resolve_precision
 from posenc.training.optimizer import Optimization
 
+VOCABULARY = 17  # tokens of a model that reads no text
 LARGEST_MODEL = 10**11  # parameters; beyond it a typo is likelier than a wish
 
 

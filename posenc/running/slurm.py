@@ -42,6 +42,7 @@ from posenc.running.sweep.task import (
     outcome_of_process,
     wait_until,
 )
+from posenc.settings.launchers import LAUNCHER
 
 JOBS_GO_ON = (
     "the submitted jobs go on (posenc runs shows them); when they have ended, the same command continues"
@@ -69,7 +70,7 @@ def launch(
         # Hydra's other launchers would run the jobs too, by rules of their own on signals, results and ends.
         if not config.hydra.launcher._target_.endswith(".SlurmLauncher"):
             problem = "is not a launcher of posenc's sweeps"
-            raise UserError("hydra/launcher", launcher_name, problem, allowed=["basic", "slurm", "ray"])
+            raise UserError(LAUNCHER, launcher_name, problem, allowed=["basic", "slurm", "ray"])
         _check_slurm(launcher_name)
         outcomes: dict[str, TaskOutcome] = {}
         try:
@@ -98,8 +99,8 @@ def _check_slurm(launcher_name: str) -> None:
         if answer.returncode == 0:
             return
         problem = f"Slurm does not answer: {visible(answer.stderr.strip())}"
-    hint = "run the command where Slurm's commands work; without hydra/launcher the sweep runs here"
-    raise UserError("hydra/launcher", launcher_name, problem, hint=hint)
+    hint = f"run the command where Slurm's commands work; without {LAUNCHER} the sweep runs here"
+    raise UserError(LAUNCHER, launcher_name, problem, hint=hint)
 
 
 def _words_of_job(command: str, search_overrides: list[str], task: SweepTask) -> list[str]:

@@ -24,6 +24,8 @@ from posenc.data import (
     plant_of,
     vocabulary,
 )
+from posenc.encodings.base import Encoding
+from posenc.encodings.options import warnings_of_options
 from posenc.model.decoder import Decoder, count_parameters
 from posenc.results.runs import encoding_name
 from posenc.running import run_directory
@@ -166,7 +168,9 @@ def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
     evaluation = job.evaluation
     longest = evaluation.lengths.longest
     notes = corpus_notes(job.corpus_facts, evaluation.split, longest, job.settings.context_length, store)
-    for note in [*notes, *model.effective_encoding.warnings()]:
+    options = [module for module in model.options if isinstance(module, Encoding)]
+    warnings = [*model.effective_encoding.warnings(), *warnings_of_options(model.encoding, options)]
+    for note in [*notes, *warnings]:
         # What was left out when a corpus was read is true of every run
         # on it, so it is no warning about this one.
         level = logging.INFO if note in job.corpus_facts.notes else logging.WARNING

@@ -13,11 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posenc.core.errors import UserError
 from posenc.core.machine import fastest_seconds
 from posenc.encodings.base import Encoding, Shape
 from posenc.evaluation.models.callables import LOGITS_AT_ONCE, CallableModel
-from posenc.evaluation.models.causality import effect_of_later_tokens
+from posenc.evaluation.models.causality import TOKENS, check_causality
 from posenc.evaluation.models.configurations import (
     has_bias_instead,
     local_window,
@@ -26,7 +25,6 @@ from posenc.evaluation.models.configurations import (
     tokens_kept,
 )
 from posenc.evaluation.models.transformers import TransformersModel
-from posenc.running.checkpoint_checks import CAUSAL_MODELS
 from posenc.running.hf_checkpoint import EAGER, HfCheckpoint, StoredTensor
 
 FLOAT_BYTES = 4
@@ -221,11 +219,8 @@ class UnloadedModel(CallableModel):
     def loaded(self, device: torch.device) -> TransformersModel:
         """Read the weights. Raises UserError, also for a model that sees later tokens."""
         model = self._load().to(device).eval()
-        effect = effect_of_later_tokens(model)
-        if effect is not None and not effect.is_rounding:
-            change = f"logits move by {effect.change:.2g} of their spread when only later tokens differ"
-            problem = f"sees later tokens: {change}, and rounding explains {effect.rounding:.2g} at most"
-            raise UserError("subject.path", self._path, problem, allowed=CAUSAL_MODELS)
+        n_tokens = min(TOKENS, self.shape.train_length)
+        check_causality(model, "subject.path", self._path, n_tokens, device)
         return model
 
     def memory(

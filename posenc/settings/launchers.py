@@ -9,6 +9,7 @@ from annotated_types import Ge, Le
 from posenc.settings.base import Settings, free
 from posenc.settings.numbers import CountingNumber, NonNegative, Text, Whole
 
+LAUNCHER = "hydra/launcher"  # the key that chooses where the jobs of a sweep run
 AUTO = "auto"
 SHARED = "shared"
 OWN = "own"

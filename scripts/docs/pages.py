@@ -2,6 +2,7 @@
 
     python scripts/docs/pages.py            write what changed
     python scripts/docs/pages.py --check    only tell what would change; exit code 1 if anything would
+    python scripts/docs/pages.py docs/study.md      only this page
 
 A page marks such a part with a comment, of which there are three kinds. Text from a mark to `<!-- end -->` is
 made anew:
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -59,7 +61,6 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
         record_tables.cost_of_plants,
         record_tables.harm_by_size,
         record_tables.use_by_size,
-        record_tables.choices,
         record_tables.verdicts_counted,
         record_tables.recipe,
         record_tables.memory_beside_recall,
@@ -202,16 +203,18 @@ def main() -> int:
     """Write or check all pages; return 1 if something differs and was not to be written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    only_check: bool = parser.parse_args().check
+    parser.add_argument("pages", nargs="*", type=Path, default=PAGES, help="default: all")
+    arguments = parser.parse_args()
+    only_check: bool = arguments.check
     start = time.monotonic()
     changed = []
-    for page in PAGES:
+    for page in arguments.pages:
         text = page.read_text(encoding="utf-8")
         contents = {page: remade(text).encode(), **redrawn(text)}
         for path, content in contents.items():
             if path.is_file() and same_content(path.read_bytes(), content):
                 continue
-            changed.append(str(path.relative_to(ROOT)))
+            changed.append(os.path.relpath(path, ROOT))
             if not only_check:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)

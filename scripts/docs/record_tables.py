@@ -308,9 +308,12 @@ def _recovered_share(recovered: Json) -> str:
     return text
 
 
-def harm_and_use(folders: Sequence[str], encodings: Sequence[str]) -> str:
-    """Return what far text does to each encoding at the longest window, and how much of it is found there."""
-    rows_by_name = {row["label"]: row for row in compare(folders)["rows"]}
+def harm_and_use(folders: Sequence[str], encodings: Sequence[str], where: Sequence[str] = ()) -> str:
+    """Return what far text does to each encoding at the longest window, and how much of it is found there.
+
+    `where` holds conditions such as `seed=0,1,2`.
+    """
+    rows_by_name = {row["label"]: row for row in compare(folders, where=where)["rows"]}
     heads = ["encoding", "loss at T", "harm: change at 8T", "use: seeds that learned", "found at 8T"]
     table = MarkdownTable(heads)
     for name in encodings:
@@ -346,35 +349,6 @@ def found_and_interval(row: Json) -> str:
     farthest = row["recall"]["beyond"][-1]
     low, high = (100 * share for share in farthest["ci95"])
     return f"{100 * farthest['accuracy']:.0f}% [{low:.0f}, {high:.0f}]"
-
-
-def choices(considered: Sequence[tuple[str, str, str, str, str]]) -> str:
-    """Return what to consider for each aim, with harm and use from the records.
-
-    A choice is an aim, what to consider, the folder of its records, its row there, and how sure it is. The
-    folder is empty for the text cropped to T: by definition that changes nothing and hides the far text.
-    """
-    heads = ["you want", "consider", "harm: change at 8T", "found at 8T", "seeds that learned", "how sure"]
-    table = MarkdownTable(heads, left=[0, 1, 5])
-    folders = {folder for _, _, folder, _, _ in considered if folder}
-    rows = {}
-    for folder in sorted(folders):
-        for row in compare([folder])["rows"]:
-            rows[folder, row["label"]] = row
-    for aim, encoding, folder, label, how_sure in considered:
-        if not folder:
-            table.add(aim, encoding, "0 same", "a guess: 6%", "-", how_sure)
-            continue
-        row = rows[folder, label]
-        table.add(
-            aim,
-            encoding,
-            change_and_verdict(last_cell(row)),
-            found_and_interval(row),
-            seeds_that_learned(row),
-            how_sure,
-        )
-    return table.text()
 
 
 def verdicts_counted(folder: str) -> str:

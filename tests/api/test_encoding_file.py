@@ -13,7 +13,7 @@ import posenc as px
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
-from posenc.encodings.building import sources_of
+from posenc.encodings.building import resolve_encoding, sources_of
 
 TEXT = "some text"
 
@@ -35,6 +35,24 @@ def composed(*overrides):
     """Return the settings of the encoding and the plug-ins of each job."""
     jobs = compose_jobs("train", parse(list(overrides))).jobs
     return [(job.settings.encoding.plain(), job.settings.plugins) for job in jobs]
+
+
+def test_a_part_of_a_sum_has_the_parameters_beside_its_plug_in(mine):
+    settings = resolve_encoding({"name": "sum", "parts": ["rope", "mine"]}, ["./mine.py"])
+    assert settings["parts"][1] == {"name": "mine", "strength": 1.5}
+
+
+def test_a_parameter_of_a_part_wins_over_the_one_beside_its_plug_in(mine):
+    part = {"name": "mine", "strength": 2}
+    settings = resolve_encoding({"name": "sum", "parts": ["rope", part]}, ["./mine.py"])
+    assert settings["parts"][1] == {"name": "mine", "strength": 2.0}
+
+
+def test_a_yaml_beside_a_plug_in_of_two_encodings_is_of_neither_part(mine):
+    second = tiny.PLUGIN.replace("Mine", "Second").replace('"mine"', '"second"')
+    mine.write_text(tiny.PLUGIN + second)
+    with pytest.raises(UserError, match="strength"):
+        resolve_encoding({"name": "sum", "parts": ["second"]}, ["./mine.py"])
 
 
 # --- Ways to name a file

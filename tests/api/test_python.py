@@ -295,7 +295,7 @@ def test_a_plot_has_the_options_of_the_command(run):
 
 
 def test_a_plot_without_a_kind_is_that_of_its_protocol():
-    runs = px.load_runs(RECORDS / "study-fresh")
+    runs = px.load_runs(RECORDS / "study-controls")
     assert runs.plot().kind == "context"
     assert runs.plot(protocol="recall").kind == "recall"
 

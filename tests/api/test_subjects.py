@@ -232,3 +232,48 @@ def test_a_function_that_gives_no_logits_of_its_tokens_is_refused(working_folder
     with pytest.raises(px.UserError, match=message):
         px.evaluate(function, **settings(corpus))
     assert not Path("runs").exists()
+
+
+def sees_all(tokens):
+    """Prefer the bytes that a whole text has, of which half are later ones."""
+    shares = F.one_hot(tokens, 256).float().mean(dim=1, keepdim=True)
+    return bigram(tokens) + 20 * shares.expand(-1, tokens.shape[1], -1)
+
+
+def sees_next(tokens):
+    """Prefer the byte that is asked for, as a model does whose targets are shifted twice."""
+    return bigram(tokens.roll(-1, dims=1))
+
+
+class SeesAll(nn.Module):
+    """A model in bf16 whose attention has no mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(256, 32).bfloat16()
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True).bfloat16()
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return x @ self.embedding.weight.T
+
+
+@pytest.mark.parametrize("subject", [sees_all, sees_next, SeesAll()], ids=["all", "next", "module"])
+def test_a_function_that_sees_later_tokens_is_refused(working_folder, corpus, subject):
+    with pytest.raises(px.UserError, match=r"subject=mine: sees later tokens: logits move by \d"):
+        px.evaluate(subject, **settings(corpus, name="mine"))
+    assert not Path("runs").exists()
+
+
+def test_a_leak_of_one_token_is_found_in_a_long_text(working_folder, corpus):
+    with pytest.raises(px.UserError, match="sees later tokens"):
+        px.evaluate(sees_next, **settings(corpus, context_length=512))
+
+
+def test_a_function_that_draws_numbers_is_not_said_to_see_later_tokens(working_folder, corpus):
+    def noisy(tokens):
+        return bigram(tokens) + torch.randn(*tokens.shape, 256)
+
+    run = px.evaluate(noisy, **settings(corpus))
+    assert without_references(run.records)

@@ -7,6 +7,7 @@ import math
 import statistics
 
 import pytest
+import tiny
 import torch
 from tiny_model import encoding_of
 
@@ -16,7 +17,7 @@ from posenc.encodings import list_encodings
 from posenc.encodings.attention_options.logn import LogN
 from posenc.encodings.attention_options.ssmax import SSMax
 from posenc.encodings.base import Shape
-from posenc.encodings.options import build_options
+from posenc.encodings.options import build_options, warnings_of_options
 from posenc.encodings.positions import check_positions, position_limits
 from posenc.encodings.positions.cream import CREAM
 from posenc.encodings.positions.offset import Offset
@@ -47,6 +48,23 @@ def draw(option, length, *, training, seed):
 def gaps_of(positions):
     """Return the indices after which positions are left out."""
     return (positions.diff() > 1).nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("positions", [OFFSET, RANDOMIZED, POSE, CREAM_SETTINGS], ids=lambda it: it["name"])
+@pytest.mark.parametrize("name", ["rope", "alibi", "sinusoidal"])
+def test_a_shift_of_all_positions_is_said_to_change_nothing_where_distances_count(name, positions):
+    encoding = encoding_of(name, T)
+    warnings = warnings_of_options(encoding, built(encoding, positions))
+    changes_nothing = positions is OFFSET and name != "sinusoidal"
+    says_so = [f"positions=offset changes no number but by rounding: {name} sees distances alone"]
+    assert warnings == (says_so if changes_nothing else [])
+
+
+def test_a_training_says_that_a_shift_of_all_positions_changes_nothing(posenc, corpus):
+    changes = ["encoding=rope", "positions=offset", "eval.protocols=[fixed-target]"]
+    result = posenc("train", *tiny.TINY, f"data.paths={corpus}", *changes)
+    assert result.code == 0
+    assert "positions=offset changes no number but by rounding: rope sees distances alone" in result.err
 
 
 # --- Positions of T = 8 tokens drawn below 9

@@ -290,6 +290,19 @@ def test_a_row_is_a_point_of_its_change_and_its_recall(swept, row, recall, chang
     assert point["left"] < change < point["right"]
 
 
+def test_harm_has_the_interval_of_its_verdict(swept):
+    comparisons = comparisons_of(swept)
+    row = next(row for row in comparisons[0].rows if row.label == "alibi")
+    point = next(point for point in points_of(chart_of("use", comparisons)) if point["row"] == "alibi")
+    interval = [math.log(2) * bits for bits in row.cells[-1].verdict_ci95]  # tokens are bytes
+    assert [point["left"], point["right"]] == pytest.approx(interval, rel=1e-5)
+
+
+def test_harm_and_use_say_what_is_the_same(swept):
+    caption = chart_of("use", comparisons_of(swept)).caption
+    assert "Grey: the loss stays the same, within 0.02 bits per byte." in caption
+
+
 def test_harm_and_use_say_their_window_and_who_did_not_learn(swept):
     made = chart_of("use", comparisons_of(swept))
     assert "at 8x" in channel_of(made, "x")["axis"]["title"]

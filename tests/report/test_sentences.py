@@ -8,11 +8,12 @@ from fake_runs import T, compared, positions, recall_records, record, write_run
 from posenc.report.formats import render
 from posenc.report.reports import paper_report, short_report
 from posenc.report.sentences.answer import answer
-from posenc.report.sentences.facts import facts_of
+from posenc.report.sentences.facts import IN_FACTS, facts_of
 from posenc.report.sentences.notes import full_notes, sample_line, unit_note
 from posenc.report.sentences.recall import recall_line
 from posenc.results import load_runs
 from posenc.results.comparison import compare_runs
+from posenc.results.identity import Conditions
 
 WEAK = [record(T, 1.8), record(8 * T, 1.8), record(T, 1.81, protocol="trigram")]
 
@@ -381,3 +382,8 @@ def test_what_cannot_be_compared_with_a_baseline_is_no_rival(tmp_path):
     write_run(tmp_path, "learned", losses={1: 1.0})
     text = answer(compared(tmp_path, baseline="nope"))
     assert "0 seeds" not in text
+
+
+def test_what_facts_say_elsewhere_are_names_of_conditions():
+    conditions = Conditions(trained_on="sympy", tokenizer="bytes", context_length=T, model="nano")
+    assert set(conditions.texts()) >= IN_FACTS

@@ -1,6 +1,7 @@
 """Run directories from disk: where they are found, and what is said of damaged and hostile ones."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -268,3 +269,23 @@ def test_a_process_that_is_gone_is_dead(process, status):
     process.kill()
     process.communicate()
     assert is_dead(status)
+
+
+@pytest.fixture
+def deep_folder(tmp_path):
+    """A folder with 1,200 folders inside each other, the deepest of which has a run."""
+    folders = [tmp_path / "runs"]
+    for _ in range(1200):
+        folders.append(folders[-1] / "a")
+    for folder in folders:
+        folder.mkdir()
+    write_run(folders[-1])
+    yield folders[0]
+    shutil.rmtree(folders.pop())
+    for folder in reversed(folders):  # one by one: pytest and rmtree call themselves for each folder
+        folder.rmdir()
+
+
+def test_a_run_is_found_below_more_folders_than_python_has_calls(deep_folder):
+    (run,) = load_runs(deep_folder)
+    assert run.problem is None

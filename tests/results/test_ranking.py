@@ -171,17 +171,23 @@ def test_the_interval_is_welchs_of_unpaired_seeds(unpaired):
     assert versus.ci95 == pytest.approx(list(expected.confidence_interval(0.95)))
 
 
-@pytest.mark.parametrize(
-    ("reference", "sides"),
-    [
-        pytest.param(None, 2, id="the best row, which may be the best by luck"),
-        pytest.param(1, 1, id="a baseline that was chosen beforehand"),
-    ],
-)
-def test_p_is_welchs_beyond_the_margin(unpaired, reference, sides):
+REFERENCES = pytest.mark.parametrize("reference", [None, 1], ids=["the best row", "a baseline"])
+
+
+@REFERENCES
+def test_p_is_welchs_beyond_the_margin_on_both_sides(unpaired, reference):
     versus = compare_with(unpaired, reference, "bpb")[0]
     expected = stats.ttest_ind(HIGH, np.array(LOW) + SAME_MARGIN, equal_var=False, alternative="greater")
-    assert versus.p == pytest.approx(sides * expected.pvalue, rel=1e-5)
+    assert versus.p == pytest.approx(2 * expected.pvalue, rel=1e-5)
+
+
+@REFERENCES
+@pytest.mark.parametrize("loss", np.linspace(1.03, 1.09, 13).round(3))
+def test_above_is_said_if_and_only_if_the_interval_lies_beyond_the_margin(reference, loss):
+    best = row(1.0, noise=0.01)
+    versus = compare_with([row(loss, noise=0.02), best], reference, "bpb")[0]
+    low, _ = versus.ci95
+    assert (versus.word == "above") == (low > SAME_MARGIN)
 
 
 def test_in_nats_per_token_only_the_unit_is_another(unpaired):

@@ -13,7 +13,7 @@ from posenc.core.errors import UserError
 from posenc.report.formats import render
 from posenc.report.lines import cells_table
 from posenc.results import load_runs
-from posenc.results.beside.recall import LEVEL
+from posenc.results.beside.base import LEARNED
 from posenc.results.comparison import compare_runs
 from posenc.results.statistics.proportions import clopper_pearson, wilson
 
@@ -88,7 +88,7 @@ def test_the_columns_of_recall_are_the_windows_past_t(tmp_path):
 
 @pytest.mark.parametrize("correct", [SURE, FADES, FALLS, NINETY, ALL])
 def test_a_row_that_finds_ninety_per_cent_within_t_learned(recall_of, correct):
-    assert LEVEL == 90
+    assert LEARNED == 90
     assert recall_of(correct).learned is True
 
 

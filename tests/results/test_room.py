@@ -166,6 +166,32 @@ def test_without_a_reference_nothing_is_said(tmp_path, window, changes):
         assert [row.recovered for row in table.rows] == [None] * len(table.rows)
 
 
+def write_early(root, *, step_of_short, step_of_long):
+    """Write a pair measured on one text at these steps of 800, and the long one on another text at 800."""
+    short = [record(T, 1.5, wiggle=0.3), record(8 * T, 1.4)]
+    long = [record(T, 1.5, wiggle=0.3, train_length=8 * T), record(8 * T, 1.0, train_length=8 * T)]
+    other_text = record(8 * T, 1.1, train_length=8 * T, fingerprint="e" * 64, targets_hash="b" * 16)
+    for measured in short:
+        measured["checkpoint_step"] = step_of_short
+    for measured in long:
+        measured["checkpoint_step"] = step_of_long
+    write_run(root / "short", records=short)
+    write_run(root / "long", records=[*long, other_text], **LONG)
+
+
+def test_a_checkpoint_is_chosen_by_the_text_that_it_was_measured_on(tmp_path):
+    """As in tables of losses: a later checkpoint that was measured on another text says nothing here."""
+    write_early(tmp_path, step_of_short=400, step_of_long=400)
+    recovereds = [row.recovered for table in tables_of(tmp_path) for row in table.rows]
+    assert [recovered.share for recovered in recovereds if recovered] == [pytest.approx(0.2)]
+
+
+@pytest.mark.parametrize(("step_of_short", "step_of_long"), [(800, 400), (400, 800)])
+def test_models_with_other_numbers_of_tokens_are_not_held_together(tmp_path, step_of_short, step_of_long):
+    write_early(tmp_path, step_of_short=step_of_short, step_of_long=step_of_long)
+    assert [row.recovered for table in tables_of(tmp_path) for row in table.rows] == [None] * 3
+
+
 # --- Two encodings at two lengths
 @pytest.fixture(scope="module")
 def two_encodings(tmp_path_factory):

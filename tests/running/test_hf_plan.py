@@ -489,6 +489,16 @@ def test_targets_that_were_chosen_once_stay(plan, monkeypatch):
     assert again.lengths == first.lengths
 
 
+def test_a_choice_by_earlier_rules_is_not_read(plan, monkeypatch):
+    many = plan("eval.max_minutes=1000").evaluation.settings.max_targets
+    monkeypatch.setattr(
+        fit_evaluation, "_estimated", lambda job, windows, counts: Fit(windows, counts, minutes=1e9)
+    )
+    assert plan("eval.max_minutes=1000").evaluation.settings.max_targets == many
+    monkeypatch.setattr(fit_evaluation, "REVISION", fit_evaluation.REVISION + 1)
+    assert plan("eval.max_minutes=1000").evaluation.settings.max_targets < many
+
+
 def test_a_number_of_targets_is_taken_as_it_is(plan):
     job = plan("eval.max_targets=5000", "eval.max_minutes=0.0001")
     assert job.evaluation.settings.max_targets == 5000

@@ -9,7 +9,7 @@ from fake_runs import edit_json
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
-from posenc.evaluation.models.causality import effect_of_later_tokens
+from posenc.evaluation.models.causality import TOKENS, effect_of_later_tokens
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.running import subject_hf
 from posenc.running.hf_checkpoint import load_hf_model, read_hf_checkpoint
@@ -82,9 +82,14 @@ def test_an_encoder_that_was_saved_as_a_language_model_is_refused(refusal, tmp_p
     )
 
 
+def effect_on(model):
+    """Return the effect of later tokens on a model of transformers."""
+    return effect_of_later_tokens(TransformersModel(model, T), TOKENS, torch.device("cpu"))
+
+
 def test_a_decoder_of_the_same_class_is_no_encoder(tmp_path):
     model = transformers.BertLMHeadModel(config_of("bert", **BERT, is_decoder=True))
-    assert effect_of_later_tokens(TransformersModel(model.eval(), T)).is_rounding
+    assert effect_on(model.eval()).is_rounding
 
 
 def bidirectional_model(dtype=torch.float32):
@@ -104,7 +109,7 @@ def test_a_decoder_that_sees_the_whole_text_is_refused_once_it_is_loaded(posenc,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_an_effect_of_later_tokens_is_more_than_rounding(dtype):
-    effect = effect_of_later_tokens(TransformersModel(bidirectional_model(dtype), T))
+    effect = effect_on(bidirectional_model(dtype))
     assert effect.change > 2 * effect.rounding
 
 
@@ -112,7 +117,7 @@ def test_an_effect_of_later_tokens_is_more_than_rounding(dtype):
 @pytest.mark.parametrize("name", sorted(hf_models.CONFIGS))
 def test_a_causal_model_is_not_refused_for_its_rounding(name, dtype):
     model = hf_models.random_model(name, **hf_models.CONFIGS[name]).to(dtype)
-    assert effect_of_later_tokens(TransformersModel(model, T)).is_rounding
+    assert effect_on(model).is_rounding
 
 
 # --- models without a head

@@ -259,9 +259,9 @@ class Recall(Protocol[PlantedTexts]):
         )
         for n_done, question in enumerate(questions):
             n_asked = plan.windows_asked(window, question)
-            windows = windows_of(context, plan, window, question)
+            windows = windows_of(context, plan, window, question, n_asked)
             part = context.part_of_cell(n_done, len(questions))
-            scores = part.scores_of_windows(windows[:n_asked], window, 1)  # (n_asked, 1) each
+            scores = part.scores_of_windows(windows, window, 1)  # (n_asked, 1) each
             nats[:n_asked] += scores.nats[:, 0]
             targets[:n_asked] += 1
             counts["distance"].append(question.distance)
@@ -327,10 +327,16 @@ def draw_pairs(
     return plant.draw_cues(cue_draws, pairs), plant.draw_values(value_draws)
 
 
-def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: RecallQuestion) -> np.ndarray:
-    """Return the windows of a question: (N, W + 1) int64, the asked value last."""
+def windows_of(
+    context: EvalContext,
+    plan: PlantedTexts,
+    window: int,
+    question: RecallQuestion,
+    n_windows: int | None = None,
+) -> np.ndarray:
+    """Return the first N windows of a question, or all: (N, W + 1) int64, the asked value last."""
     distance, pairs = question
-    stops = context.document_starts[plan.documents] + plan.ends
+    stops = (context.document_starts[plan.documents] + plan.ends)[:n_windows]
     texts = [context.store.tokens[stop - window - 1 : stop] for stop in stops]
     # These are copies of the text, so pairs can be written over them.
     tokens = np.stack(texts).astype(np.int64)  # (N, W + 1)
@@ -342,8 +348,8 @@ def windows_of(context: EvalContext, plan: PlantedTexts, window: int, question: 
     last_place = np.full((count, 1), window - plan.cue_length)
     places = np.concatenate((last_place - distance, other_places), axis=1)  # (N, pairs)
     # The first ones of the most pairs, so that the asked pair is the same with every number of pairs.
-    cues = plan.cues[:, :pairs]
-    values = plan.values[:, :pairs]
+    cues = plan.cues[:n_windows, :pairs]
+    values = plan.values[:n_windows, :pairs]
     write_pairs(tokens, places, cues, values, plan.end)
     # the asked pair, which is the first one, comes again without its end: the window ends with its value
     write_pairs(tokens, last_place, cues[:, :1], values[:, :1], plan.end[:0])

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, RowColumn
-from posenc.results.beside.exact import EXACT, LEARNED
+from posenc.results.beside.base import LEARNED
+from posenc.results.beside.exact import EXACT
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 

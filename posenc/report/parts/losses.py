@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from posenc.report.cell_texts import LOSS_HEAD, change_text, half_width, has_curves, is_base, loss_text
+from posenc.report.cell_texts import (
+    LOSS_HEAD,
+    change_text,
+    half_width,
+    has_curves,
+    is_base,
+    loss_text,
+    verdict_interval,
+)
 from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, with_interval
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
@@ -51,14 +59,11 @@ def _interval_text(comparison: Comparison, row: Row, cell: Cell) -> str:
         return ""
     if cell.change_ci95 is not None:  # of one seed
         return half_width(header.metric, None, cell.change_ci95)
-    # Nats are bits/byte times a constant. A perplexity is not, so its interval cannot be converted.
-    scale = {"bpb": 1.0, "nats": header.nats_per_bpb}.get(header.metric)
-    if scale is None or cell.verdict_ci95 is None:
+    interval = verdict_interval(header, cell)
+    if interval is None:
         return ""
-    low, high = cell.verdict_ci95
-    low_text = printed_change(scale * low, header.metric)
-    high_text = printed_change(scale * high, header.metric)
-    return f"[{low_text}, {high_text}]"
+    low, high = interval
+    return f"[{printed_change(low, header.metric)}, {printed_change(high, header.metric)}]"
 
 
 def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:

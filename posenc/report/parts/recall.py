@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from posenc.report.cell_texts import horizon_text
 from posenc.report.parts.base import ChartKind, Line, ReportPart, RowColumn, with_interval
-from posenc.results.beside.recall import KEPT, LEVEL, RECALL, RecallCell, RowRecall
+from posenc.results.beside.base import LEARNED
+from posenc.results.beside.recall import KEPT, RECALL, RecallCell, RowRecall
 from posenc.results.comparison import Row
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ ROW_COLUMNS = (
         terms=(
             (
                 "learned",
-                f"how many seeds learned to recall: they find {LEVEL:g}% of the planted values within T "
+                f"how many seeds learned to recall: they find {LEARNED:g}% of the planted values within T "
                 "(--recall-level). Its CI is that of a binomial: 3 of 3 mean a probability above 37%",
             ),
             (

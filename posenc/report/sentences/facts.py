@@ -13,17 +13,7 @@ from posenc.results.records import HEADLINE
 from posenc.results.runs import encoding_name
 
 # Conditions that tell tables apart, but that the facts name in another place.
-IN_FACTS = {
-    "context length",
-    "context_length",
-    "T",
-    "tokens trained",
-    "tokens",
-    "split",
-    "stride",
-    "seed",
-    "evaluated in",
-}
+IN_FACTS = {"context length", "tokens trained", "split", "stride", "evaluated in"}
 
 
 def facts_of(comparison: Comparison) -> list[str]:

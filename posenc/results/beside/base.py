@@ -16,6 +16,9 @@ RowT = TypeVar("RowT")  # what a row has
 ColumnsT = TypeVar("ColumnsT")  # what a table says of all its rows; None for most protocols
 
 LAST = 1000  # behind all that say their order
+# Of the values that are to be recalled, or of the answers of a task, so that both tables mean the same.
+LEARNED = 90.0  # per cent; a seed with less within T did not learn
+ROUNDING = 1e-9  # per cent; as a float, a share of 0.9 may be less than 90% by this much
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,15 +14,12 @@ from typing import NotRequired
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from posenc.core.run_states import DIVERGED
-from posenc.results.beside.base import NumbersBeside, TableBeside
+from posenc.results.beside.base import LEARNED, ROUNDING, NumbersBeside, TableBeside
 from posenc.results.measurements import Member
 from posenc.results.statistics.documents import Count, Positive
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.proportions import clopper_pearson
 
-# The level of recall (recall.py), so that `learned` means the same in both tables.
-LEARNED = 90.0  # per cent; a seed with fewer whole answers in windows of T did not learn the task
-ROUNDING = 1e-9  # per cent; as a float, a share of 0.9 may be less than 90% by this much
 QUARTILES_FROM = 5  # seeds; with fewer there are no quartiles
 
 

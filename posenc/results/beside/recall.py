@@ -24,7 +24,7 @@ from pydantic import AfterValidator
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from posenc.core.run_states import DIVERGED
-from posenc.results.beside.base import HasNumbersBeside, NumbersBeside, TableBeside
+from posenc.results.beside.base import ROUNDING, HasNumbersBeside, NumbersBeside, TableBeside
 from posenc.results.cells import shared_or_none
 from posenc.results.checks import check_aligned
 from posenc.results.measurements import Measurement, Member
@@ -37,11 +37,9 @@ from posenc.results.statistics.proportions import (
     interval_on_shared_windows,
 )
 
-LEVEL = 90.0  # per cent; a seed that finds less within T did not learn to recall
-ROUNDING = 1e-9  # per cent; as a float, a share of 0.9 may be less than 90% by this much
 # A share of the row's own recall within T: what a row never found near, it cannot lose far away.
 KEPT = 0.5  # the recall horizon is where this share of the accuracy within T is left
-SAME_RECALL = 0.1  # a row that finds at most this share less than the best may be tied; it is 100% - LEVEL
+SAME_RECALL = 0.1  # a row that finds at most this share less than the best may be tied; it is 100% - LEARNED
 
 Rank = Literal["best", "tied", "unresolved", "below"]
 Needs = Literal["seeds", "windows"]

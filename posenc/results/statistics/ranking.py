@@ -56,7 +56,7 @@ class Versus:
 
     difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
     ci95: Interval | None  # of the difference, over seeds and documents; two-sided, widened by the correction
-    p: float | None  # corrected; of the hypothesis that it is within SAME_MARGIN, or has the other sign
+    p: float | None  # corrected, two-sided; that the truth is within SAME_MARGIN, or has the other sign
     word: Word  # tied: ci95 is within SAME_MARGIN; unresolved: it is too wide; below: only of a baseline
     method: Method
     needs: Needs | None = None  # whether more seeds or more documents would settle what is unresolved
@@ -79,10 +79,10 @@ def compare_with(samples: Sequence[Samples | None], reference: int | None, metri
     `samples` has the sums by document of each row's seeds; None: the row is not ranked. The result has no
     entry for `reference`, and none at all with fewer than two rows or without shared documents.
 
-    Holm (1979) corrects for the R - 1 comparisons, which are one-sided. Against the lowest mean p is doubled,
-    because that row may be the lowest by luck (Hsu 1984). A row with one seed can have the lowest mean of a
-    column only if no row has several seeds: otherwise, in a simulated table of equal rows, 22% of tables had
-    a false `above`.
+    Holm (1979) corrects for the R - 1 comparisons. Both signs count: the row of the lowest mean may be the
+    lowest by luck (Hsu 1984), and nothing says on which side of a baseline a row should be. A row with one
+    seed can have the lowest mean of a column only if no row has several seeds: otherwise, in a simulated
+    table of equal rows, 22% of tables had a false `above`.
     """
     all_samples = [sample for row in samples if row for sample in row.values()]
     return _compared(ranked_rows(samples), reference, _unit(all_samples, metric))
@@ -103,14 +103,13 @@ def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float)
     reference_row = rows[reference_index]
     other_rows = [index for index in rows if index != reference_index]
     estimates = [unpaired(rows[index], reference_row) for index in other_rows]
-    sides = 2 if reference is None else 1  # as `compare_with` says
-    corrected, levels = _holm([_p_value(estimate, sides) for estimate in estimates])
+    corrected, levels = _holm([_p_value(estimate) for estimate in estimates])
     result: dict[int, Versus] = {}
     if reference is None:
         result[reference_index] = Versus(0.0, None, None, "best", reference_row.method)
     for index, estimate, p, level in zip(other_rows, estimates, corrected, levels, strict=True):
-        # By the level at which Holm tested this row. So, against the best row, a row is `above` if and only
-        # if its interval ends beyond the margin.
+        # By the level at which Holm tested this row. So a row is `above` or `below` if and only if its whole
+        # interval lies beyond the margin.
         interval = estimate.interval(1 - level)
         word = _word(estimate.value, p, interval)
         if word == "below" and reference is None:
@@ -229,16 +228,16 @@ def _ranked_alone(ratios: list[Ratio]) -> RankedRow:
     return RankedRow(ratios, mean, spread**2 / seeds, seeds - 1, "welch")
 
 
-def _p_value(estimate: Estimate, sides: int) -> float | None:
-    """Return the p-value that the truth is beyond the margin, for one or both sides; None if unknown."""
+def _p_value(estimate: Estimate) -> float | None:
+    """Return the two-sided p-value that the truth is beyond the margin; None if unknown."""
     p = p_beyond(estimate, SAME_MARGIN)
-    return None if p is None else sides * p
+    return None if p is None else 2 * p
 
 
 def _word(difference: float, p: float | None, interval: Interval | None) -> Word:
     """Return the word for a difference by its corrected p-value, or else by its interval."""
-    # The one-sided test comes first, and equivalence second: both cannot hold, since the margin lies between
-    # them.
+    # The test of a difference comes first, and equivalence second: both cannot hold, since the margin lies
+    # between them.
     if p is not None and p < 1 - CONFIDENCE:
         return "above" if difference > 0 else "below"
     if interval is None:

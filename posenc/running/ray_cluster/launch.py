@@ -41,10 +41,9 @@ from posenc.running.sweep.task import (
     outcome_on_disk,
     wait_until,
 )
-from posenc.settings.launchers import OWN, RayLauncherSettings
+from posenc.settings.launchers import LAUNCHER, OWN, RayLauncherSettings
 from posenc.settings.tree import SweepSettings
 
-LAUNCHER = "hydra/launcher"
 ADDRESS = "hydra.launcher.address"
 USAGE_STATISTICS = "RAY_USAGE_STATS_ENABLED"
 CONNECT_SECONDS = 5.0

@@ -135,6 +135,33 @@ def test_the_same_pair_is_asked_for_in_every_cell(cue):
     assert len(last_pairs) == 1
 
 
+@EACH_CUE
+def test_the_first_windows_of_a_question_are_those_of_all(cue):
+    context = oracle_context(cue)
+    plan = planned(context, cue)
+    for question in plan.questions_in(8 * T):
+        windows = recall.windows_of(context, plan, 8 * T, question)
+        assert np.array_equal(recall.windows_of(context, plan, 8 * T, question, 7), windows[:7])
+
+
+def test_no_window_is_made_that_is_not_asked(monkeypatch):
+    """Beyond T most distances are asked in a quarter of the windows."""
+    context = oracle_context(1)
+    plan = planned(context, 1)
+    windows_of = recall.windows_of
+    n_made = []
+
+    def counted(*which):
+        windows = windows_of(*which)
+        n_made.append(len(windows))
+        return windows
+
+    monkeypatch.setattr(recall, "windows_of", counted)
+    answers = measure(context, plan, 8 * T)
+    assert n_made == answers["windows"]
+    assert min(n_made) < max(n_made)
+
+
 def test_the_number_of_targets_does_not_change_the_plan():
     context = oracle_context(1)
     assert planned(context, 1, max_targets=7).hash == planned(context, 1).hash
