@@ -6,11 +6,8 @@ They are skipped where `accelerate` or `compressed-tensors` is not installed.
 import hf_models
 import pytest
 import torch
-import transformers
 
 import posenc as px
-from posenc.core.errors import UserError
-from posenc.running import checkpoint_checks, hf_checkpoint
 
 BITS = 8
 
@@ -30,12 +27,10 @@ def losses(path, settings, **changes):
 
 def save_both(folder):
     """Save a Llama whose weights are multiples of a step a row, as numbers and as packed integers."""
-    compressed_tensors = pytest.importorskip("compressed_tensors")
-    pytest.importorskip("accelerate")
+    pytest.importorskip("compressed_tensors")
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
 
-    assert compressed_tensors
     model = hf_models.random_model("llama", **hf_models.LLAMA)
     steps = {}
     for name, module in model.model.named_modules():
@@ -71,20 +66,3 @@ def test_layers_that_accelerate_places_have_the_same_losses(tmp_path, settings):
     folder = hf_models.save(hf_models.random_model("llama", **hf_models.LLAMA), tmp_path / "model")
     placed = losses(folder, settings, **{"subject.device_map": "auto"})
     assert placed == pytest.approx(losses(folder, settings, **{"subject.runs_dir": "other"}), abs=1e-6)
-
-
-@pytest.mark.parametrize("method", ["compressed-tensors", "torchao"])
-def test_a_missing_package_of_quantised_weights_is_named_before_weights_are_read(
-    tmp_path, monkeypatch, method
-):
-    """Both need a package that this test makes missing."""
-    folder = hf_models.save(hf_models.random_model("llama", **hf_models.LLAMA), tmp_path / "model")
-    checkpoint = hf_checkpoint.read_hf_checkpoint(str(folder), "main", False)
-    checkpoint.config.quantization_config = {"quant_method": method}
-
-    def refuse(*_, **__):
-        raise ImportError(f"Using {method} needs a package: pip install {method}")
-
-    monkeypatch.setattr(transformers.quantizers.AutoHfQuantizer, "from_config", refuse)
-    with pytest.raises(UserError, match=f"quantised \\({method}\\).*pip install {method}"):
-        checkpoint_checks.check_quantisation(checkpoint)

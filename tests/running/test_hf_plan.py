@@ -578,6 +578,22 @@ def test_chunks_that_would_change_numbers_are_refused_before_weights_are_read(pl
         plan("eval.max_targets=500", *overrides)
 
 
+# --- a model that writes
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_memory_of_ruler_is_that_of_a_pass_which_keeps_its_keys(plan, tmp_path, attention):
+    """With many narrow layers keys and values are most of what it holds."""
+    sizes = {"num_hidden_layers": 24, "num_key_value_heads": 4, "intermediate_size": 16}
+    model = hf_models.random_model("llama", **(hf_models.LLAMA | sizes))
+    folder = hf_models.save(model, tmp_path / "model")
+    overrides = ["eval.protocols=[ruler]", "eval.ruler.tasks=[niah_multikey_3]", f"eval.lengths=[{3 * LONG}]"]
+    job = plan(f"subject.path={folder}", f"subject.attention={attention}", *overrides)
+    model.set_attn_implementation(attention)
+    subject = TransformersModel(model, T)
+    peak = peak_bytes(lambda length: subject.next_logits(torch.zeros(1, length, dtype=torch.int64)), 3 * LONG)
+    planned = estimate.memory_by_window(job, 1)[3 * LONG]
+    assert 1 / 1.5 < planned / (job.given_model.sizes.weight_bytes + peak) < 1.5
+
+
 # --- what fits into memory
 LARGE = ["context_length=256", "eval.max_targets=100", "subject.attention=eager"]
 
