@@ -105,7 +105,7 @@ def measure_given(
     # A given model reads some settings of a training, such as its text and its lengths.
     settings = _compose("train", texts).run_settings
     # The size of the vocabulary is that of the tokenizer, which is built while the job is planned.
-    model = CallableModel(subject, 0, settings.context_length)
+    model = CallableModel(subject, vocab_size=0, train_length=settings.context_length)
     # The planning is inside of it, since it passes texts through the model to identify the weights.
     with restored_modes(model):
         job = plan_given_model(

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.errors import UserError, visible
-from posenc.report.chart_kinds import DEFAULT_PLOT
-from posenc.report.figure import (
-    POINTS_OF_INCH,
-    Figure,
-    check_font,
-    check_kind,
-    check_picture,
-    renamed,
-    size_in_points,
-)
+from posenc.report.figure import POINTS_OF_INCH, check_kind, check_picture, figure_of, renamed
 from posenc.report.lines import cells_table, seeds_table
 from posenc.report.parts import chart_of_protocol
 from posenc.results.comparison import ALL_PROTOCOLS, CompareRequest, Comparison, compare_runs
@@ -123,11 +114,9 @@ class Runs(list[Run]):
         from posenc.report.charts import draw_figure
 
         compare_request = suited_to_tasks(self, _request(request))
-        kind = kind or chart_of_protocol(compare_request.protocol) or DEFAULT_PLOT
+        kind = kind or chart_of_protocol(compare_request.protocol)
         check_kind(kind)
-        width, height = (None, None) if size is None else size_in_points(size)
-        font = None if font is None else check_font(font)
-        figure = Figure(width, height, caption, _has_legend(legend), font)
+        figure = figure_of(size, caption, font, has_legend=_has_legend(legend))
         names = [f"{name}={text}" for name, text in (labels or {}).items()]
         comparisons = renamed(compare_runs(self, compare_request), names)
         return Plot(self, kind, draw_figure(kind, comparisons, figure))

@@ -8,28 +8,28 @@ from typing import Annotated, Any, cast
 import typer
 
 from posenc import __version__
+from posenc.cli import compare_options
 from posenc.cli.help import RootGroup
 from posenc.cli.options import (
     CommandWithCaption,
     Directories,
     Json,
+    OptionalText,
+    OptionalTexts,
     Overrides,
     Protocol,
     SampleSettings,
-    Text,
-    Texts,
     argument,
     choice,
     option,
     where_option,
 )
 from posenc.cli.usage import long_options
-from posenc.config.completion import complete_encoding, complete_names, complete_table, table_names
+from posenc.config.completion import complete_encoding, complete_names
 from posenc.config.overrides import CommandLine
 from posenc.core.console import starting
 from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
-from posenc.report.chart_kinds import plots
 from posenc.running.invocation import Invocation
 
 app = typer.Typer(
@@ -110,64 +110,28 @@ def eval_command(
 @app.command(name="compare", cls=CommandWithCaption)
 def compare_command(
     runs: Directories = None,
-    where: Annotated[
-        Texts, where_option("Only these runs: encoding=rope,al*  seed=0  train.lr!=0.002")
-    ] = None,
+    where: compare_options.Where = None,
     protocol: Protocol = "fixed-target",
-    metric: Annotated[str, choice("nats", "bpb", "ppl", help="nats, bpb (bits per byte) or ppl.")] = "nats",
-    format: Annotated[str, choice("table", "markdown", "csv", "latex", "json")] = "table",
-    full: Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")] = False,
-    explain: Annotated[bool, option("How to read the table.", "--explain")] = False,
-    rows: Annotated[Texts, option("Only these rows, in this order: rope,alibi*")] = None,
-    columns: Annotated[Texts, option("Only these lengths: 1x,8x")] = None,
-    sort: Annotated[Text, option("By name, 8x (the loss there), change or change@4x; -8x: falling.")] = None,
-    baseline: Annotated[
-        Text, option("Show differences to this row instead of to the loss at T.", metavar="ROW")
-    ] = None,
-    allow_mixed: Annotated[
-        bool, option("Put runs of different settings into one row.", "--allow-mixed")
-    ] = False,
-    recall_level: Annotated[
-        float | None, option("Per cent recalled within T that a row needs to be ranked on recall.")
-    ] = None,
-    against: Annotated[
-        Text,
-        option(
-            f"Compare with a paper's table: {', '.join(table_names())}.",
-            metavar="TABLE",
-            complete=complete_table,
-        ),
-    ] = None,
-    labels: Annotated[
-        Texts, option("Other names of rows: rope=RoPE,sqrt_bias=Ours.", metavar="NAME=TEXT")
-    ] = None,
-    out: Annotated[
-        Texts,
-        option(
-            "Write a file as its ending says (repeatable): .png .svg .pdf .tex .md .csv .json .txt .html",
-            metavar="FILE",
-        ),
-    ] = None,
-    plot: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
-    plot_kind: Annotated[
-        Text,
-        option(
-            f"{'; '.join(f'{kind}: {meaning}' for kind, meaning in plots().items())}.",
-            complete=complete_names(*plots()),
-        ),
-    ] = None,
-    size: Annotated[
-        Text, option("Of a picture, in inches: 3.25x2.4, or its width alone: 5.5.", metavar="WxH")
-    ] = None,
-    caption: Annotated[
-        Text,
-        option("Put a text below a picture; without TEXT what posenc says about it.", metavar="[TEXT]"),
-    ] = None,
-    legend: Annotated[Text, choice("on", "off", help="Of a picture: on or off.")] = None,
-    font: Annotated[
-        Text, option('Of a picture: a family that is installed, such as "Times New Roman".')
-    ] = None,
-    html: Annotated[Text, option("Write one page with charts and tables.", metavar="FILE")] = None,
+    metric: compare_options.Metric = "nats",
+    format: compare_options.Format = "table",
+    full: compare_options.Full = False,
+    explain: compare_options.Explain = False,
+    rows: compare_options.Rows = None,
+    columns: compare_options.Columns = None,
+    sort: compare_options.Sort = None,
+    baseline: compare_options.Baseline = None,
+    allow_mixed: compare_options.AllowMixed = False,
+    recall_level: compare_options.RecallLevel = None,
+    against: compare_options.Against = None,
+    labels: compare_options.Labels = None,
+    out: compare_options.Out = None,
+    plot: compare_options.Plot = None,
+    plot_kind: compare_options.PlotKind = None,
+    size: compare_options.Size = None,
+    caption: compare_options.Caption = None,
+    legend: compare_options.Legend = None,
+    font: compare_options.Font = None,
+    html: compare_options.Html = None,
 ) -> None:
     """Compare runs: a row for each encoding, a column for each length. Reads the disk, measures nothing.
 
@@ -179,8 +143,6 @@ def compare_command(
     from posenc.results.comparison import CompareRequest
     from posenc.results.measurements import parse_multiple
 
-    # The default stands in CompareRequest alone, so an option that was not typed is not passed on.
-    recall_options = {} if recall_level is None else {"recall_level": recall_level}
     request = CompareRequest(
         protocol=protocol,
         metric=cast("Any", metric),  # Typer gives a str; its callback has refused all but the choices
@@ -189,22 +151,40 @@ def compare_command(
         sort=sort,
         baseline=baseline,
         allow_mixed=allow_mixed,
-        **recall_options,
     )
+    if recall_level is not None:  # its default is in CompareRequest alone
+        request = replace(request, recall_level=recall_level)
     # The options go on as they were typed. What fits is checked later:
     # the kind of a picture depends on the protocol.
-    files = FileOptions(tuple(out or ()), plot, html, plot_kind, size, caption, legend, font)
-    output = Output(format, full, explain, against, split_labels(labels or []), files)
+    files = FileOptions(
+        out=tuple(out or ()),
+        plot=plot,
+        html=html,
+        plot_kind=plot_kind,
+        size=size,
+        caption=caption,
+        legend=legend,
+        font=font,
+    )
+    output = Output(
+        format=format,
+        full=full,
+        explain=explain,
+        against=against,
+        labels=split_labels(labels or []),
+        files=files,
+    )
     run_compare(runs or [], where or [], request, output)
 
 
 @app.command(name="encodings")
 def encodings_command(
     name: Annotated[
-        Text, argument(None, "One encoding, or the file of one; all of them without.", complete_encoding)
+        OptionalText,
+        argument(None, "One encoding, or the file of one; all of them without.", complete_encoding),
     ] = None,
     json: Json = False,
-    plugin: Annotated[Texts, option("A module with encodings of your own.", metavar="MODULE")] = None,
+    plugin: Annotated[OptionalTexts, option("A module with encodings of your own.", metavar="MODULE")] = None,
 ) -> None:
     """List the encodings: formula, paper, behaviour past T. T is the training length."""
     from posenc.cli.encodings import print_encodings
@@ -217,7 +197,9 @@ def check_command(
     context: typer.Context,
     overrides: Overrides = None,
     all_encodings: Annotated[bool, option("Check every encoding; print a matrix.", "--all")] = False,
-    module: Annotated[Text, option("Check any bias or rotary function instead.", metavar="PATH:NAME")] = None,
+    module: Annotated[
+        OptionalText, option("Check any bias or rotary function instead.", metavar="PATH:NAME")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Hold an encoding to the laws. `posenc check encoding=rope` exits with 1 if one is broken."""
@@ -234,7 +216,7 @@ def check_command(
 def show_command(
     context: typer.Context,
     overrides: Overrides = None,
-    out: Annotated[Text, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
+    out: Annotated[OptionalText, option("Write a picture: .png, .svg or .pdf.", metavar="FILE")] = None,
 ) -> None:
     """Draw what an encoding does. `posenc show encoding=alibi --out alibi.png`; of a trained run: run=DIR."""
     with starting():  # imports torch
@@ -257,7 +239,7 @@ def bench_command(
     context: typer.Context,
     overrides: Overrides = None,
     eval_lengths: Annotated[
-        Text, option("Lengths to evaluate at: 1x,8x (default: 8x); none: only train.")
+        OptionalText, option("Lengths to evaluate at: 1x,8x (default: 8x); none: only train.")
     ] = None,
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
@@ -297,14 +279,16 @@ def data_info_command(context: typer.Context, overrides: Overrides = None, json:
 @app.command(name="runs")
 def runs_command(
     directories: Directories = None,
-    where: Annotated[Texts, where_option("Only runs with this setting; several must all hold.")] = None,
+    where: Annotated[
+        OptionalTexts, where_option("Only runs with this setting; several must all hold.")
+    ] = None,
     format: Annotated[str, choice("table", "json")] = "table",
     sort: Annotated[str, choice("path", "status", "age", "loss")] = "path",
     columns: Annotated[
-        Texts, option("Only these columns, or settings: run,tokens,train.lr", metavar="NAMES")
+        OptionalTexts, option("Only these columns, or settings: run,tokens,train.lr", metavar="NAMES")
     ] = None,
     delete: Annotated[
-        Texts, option("Delete a run, after a question; its name, path or a glob.", metavar="NAME")
+        OptionalTexts, option("Delete a run, after a question; its name, path or a glob.", metavar="NAME")
     ] = None,
     yes: Annotated[bool, option("Delete without the question.", "--yes")] = False,
 ) -> None:
@@ -334,11 +318,11 @@ def runs_command(
 def export_command(
     directories: Directories = None,
     out: Annotated[
-        Text, option("The bundle: NAME.runs.jsonl.gz; default: runs.runs.jsonl.gz", metavar="FILE")
+        OptionalText, option("The bundle: NAME.runs.jsonl.gz; default: runs.runs.jsonl.gz", metavar="FILE")
     ] = None,
-    where: Annotated[Texts, where_option("Only runs with this setting.")] = None,
+    where: Annotated[OptionalTexts, where_option("Only runs with this setting.")] = None,
     hf: Annotated[
-        Text, option("Write the weights of one run instead, for transformers.", metavar="DIR")
+        OptionalText, option("Write the weights of one run instead, for transformers.", metavar="DIR")
     ] = None,
 ) -> None:
     """Write the results of finished runs into one small file. `posenc compare FILE` reads it; no weights.
@@ -360,13 +344,13 @@ def doctor_command(json: Json = False) -> None:
 
 @app.command(name="dashboard")
 def dashboard_command(
-    entity: Annotated[Text, option("User or team; default: the account's own.")] = None,
-    project: Annotated[Text, option("Default: the project that runs are tracked in.")] = None,
+    entity: Annotated[OptionalText, option("User or team; default: the account's own.")] = None,
+    project: Annotated[OptionalText, option("Default: the project that runs are tracked in.")] = None,
     protocol: Annotated[
         str, option("Whose loss is drawn.", complete=complete_names(*protocol_names()))
     ] = "fixed-target",
     length: Annotated[str, option("Draw the bars at this multiple of T.")] = "8x",
-    out: Annotated[Text, option("Write its JSON; send nothing.", metavar="FILE")] = None,
+    out: Annotated[OptionalText, option("Write its JSON; send nothing.", metavar="FILE")] = None,
 ) -> None:
     """Add a view to W&B that compares encodings, and print its address."""
     from posenc.tracking.dashboard import make_dashboard

@@ -56,17 +56,7 @@ def run_compare(
     if output.against is not None:
         _check_against(output.against, request, output)
     check_files(output.files, request.protocol)  # before anything is read
-    directories, encodings = paths_and_encodings(paths)
-    runs = load_runs(directories)
-    # Names of encodings may stand among the paths: `posenc compare study rope alibi`.
-    if encodings:
-        runs = matching_runs(runs, [f"encoding={','.join(encodings)}"])
-    for encoding in encodings:
-        # A missing encoding is no error: the others are still compared.
-        if all(run.encoding != encoding for run in runs):
-            say(f"{encoding}: there is no run of it")
-    if conditions:
-        runs = matching_runs(runs, conditions)
+    runs = _chosen_runs(paths, conditions)
     request = suited_to_tasks(runs, request)
     outputs = check_files(output.files, request.protocol)  # a picture of tasks is of another kind
     if output.against is not None:
@@ -91,6 +81,22 @@ def run_compare(
     # These lines go to stderr, so that a table in a file has rows alone.
     for line in unfinished_lines(runs):
         say(line)
+
+
+def _chosen_runs(paths: Sequence[str], conditions: Sequence[str]) -> list[Run]:
+    """Return the runs below `paths` that meet the conditions. Names of encodings may be among the paths.
+
+    Raises UserError.
+    """
+    directories, encodings = paths_and_encodings(paths)
+    runs = load_runs(directories)
+    if encodings:
+        runs = matching_runs(runs, [f"encoding={','.join(encodings)}"])
+    for encoding in encodings:
+        # A missing encoding is no error: the others are still compared.
+        if all(run.encoding != encoding for run in runs):
+            say(f"{encoding}: there is no run of it")
+    return matching_runs(runs, conditions) if conditions else runs
 
 
 def split_list(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from posenc.core.atomic_files import write_bytes_atomic, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.chart_kinds import DEFAULT_PLOT
-from posenc.report.figure import FORMATS, Figure, check_font, check_kind, size_in_points
+from posenc.report.figure import FORMATS, Figure, check_kind, figure_of
 from posenc.report.formats import render
 from posenc.report.parts import chart_of_protocol
 from posenc.results.comparison import Comparison
@@ -71,9 +70,10 @@ def check_files(options: FileOptions, protocol: str) -> Outputs:
     if options.html is not None:
         files.append(_output_file("--html", options.html, PAGES))
     files += [_output_file("--out", name, {**PICTURES, **PAGES, **TABLES}) for name in options.out]
-    plot_kind = options.plot_kind or chart_of_protocol(protocol) or DEFAULT_PLOT
+    plot_kind = options.plot_kind or chart_of_protocol(protocol)
     # Everything is checked before runs are read, which may take seconds.
-    outputs = Outputs(files, plot_kind, _figure(options))
+    figure = figure_of(options.size, options.caption, options.font, has_legend=options.legend != "off")
+    outputs = Outputs(files, plot_kind, figure)
     if outputs.pictures:
         check_kind(plot_kind)
     else:
@@ -88,13 +88,6 @@ def _output_file(option: str, name: str, format_of_ending: Mapping[str, str]) ->
         raise UserError(option, name, "its ending names the format", allowed=allowed)
     # Links are followed now: files are written under another name and renamed, which would replace a link.
     return OutputFile(name, output_file(option, name), format)
-
-
-def _figure(options: FileOptions) -> Figure:
-    """Return what the options say about the picture."""
-    width, height = (None, None) if options.size is None else size_in_points(options.size)
-    font = None if options.font is None else check_font(options.font)
-    return Figure(width, height, options.caption, has_legend=options.legend != "off", font=font)
 
 
 def _refuse_options_of_pictures(options: FileOptions) -> None:

@@ -12,8 +12,8 @@ from posenc.core.errors import UserError
 from posenc.evaluation.protocols import protocol_names
 from posenc.report.chart_kinds import OWN_CAPTION
 
-Text: TypeAlias = str | None
-Texts: TypeAlias = list[str] | None
+OptionalText: TypeAlias = str | None
+OptionalTexts: TypeAlias = list[str] | None
 
 
 def option(help: str, *names: str, metavar: str | None = None, complete: Any = None) -> Any:
@@ -59,7 +59,7 @@ class CommandWithCaption(TyperCommand):
 
 
 Overrides = Annotated[
-    Texts,
+    OptionalTexts,
     argument(
         "[OVERRIDES]...",
         "Settings KEY=VALUE, as in posenc train; --config-dir DIR adds your own YAML files.",
@@ -67,7 +67,7 @@ Overrides = Annotated[
     ),
 ]
 SampleSettings = Annotated[
-    Texts,
+    OptionalTexts,
     argument(
         "KEY=VALUE...",
         "run=DIR, or subject=hf with its settings and extend=NAME; prompt=TEXT (default: a test document), "
@@ -76,7 +76,8 @@ SampleSettings = Annotated[
     ),
 ]
 Directories = Annotated[
-    Texts, argument("[DIRS]...", "Run directories, or folders that hold them; default: runs.", complete_run)
+    OptionalTexts,
+    argument("[DIRS]...", "Run directories, or folders that hold them; default: runs.", complete_run),
 ]
 Protocol = Annotated[
     str,

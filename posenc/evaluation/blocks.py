@@ -62,7 +62,7 @@ def choose_blocks(candidates: np.ndarray, most: int) -> tuple[np.ndarray, np.nda
     documents = np.repeat(np.arange(len(candidates)), counts)
     ordinals = [np.zeros(0, dtype=np.int64)]  # an empty first part, since there may be no documents
     for available, count in zip(candidates, counts, strict=True):
-        ordinals.append(spread(available, count))
+        ordinals.append(evenly_spaced(available, count))
     return documents, np.concatenate(ordinals)
 
 
@@ -90,10 +90,10 @@ def blocks_by_document(candidates: np.ndarray, most: int) -> np.ndarray:
     # Even one block a document is too many, so documents are left out, evenly.
     documents = np.flatnonzero(counts)
     counts = np.zeros_like(counts)
-    counts[documents[spread(len(documents), most)]] = 1
+    counts[documents[evenly_spaced(len(documents), most)]] = 1
     return counts
 
 
-def spread(available: int, count: int) -> np.ndarray:
+def evenly_spaced(available: int, count: int) -> np.ndarray:
     """Choose `count` of the indices 0..available-1, evenly spaced, both ends included: (count,) int64."""
     return np.round(np.linspace(0, max(0, available - 1), count)).astype(np.int64)

@@ -155,7 +155,7 @@ class EvalContext:
         """Return the losses in nats of the last targets of windows of text: (count, n_targets) float64.
 
         Window i has `window` inputs, and its last target is the token before stops[i] (count,) of the store.
-        Raises NotApplicableError, OutOfMemoryError.
+        A pass is made once in an evaluation and then remembered. Raises NotApplicableError, OutOfMemoryError.
         """
         # Only passes over the same windows are shared. A longer window with the same last tokens has other
         # keys and values from the second layer on: 16 more tokens at its beginning change the loss of a
@@ -172,7 +172,7 @@ class EvalContext:
     def window_losses(self, read: WindowReader, count: int, window: int, n_targets: int) -> np.ndarray:
         """Return the loss in nats of the last targets of `count` windows: (count, n_targets) float64.
 
-        Raises NotApplicableError, OutOfMemoryError.
+        The pass is made anew each time. Raises NotApplicableError, OutOfMemoryError.
         """
         return score_windows(self, read, count, window, n_targets, with_best=False).nats
 
@@ -186,7 +186,7 @@ class EvalContext:
     ) -> Scores:
         """Return the losses of `window_losses`, and whether each target is the model's first choice.
 
-        `inputs` as in `run_windows`.
+        `inputs` as in `run_windows`. The pass is made anew each time; `scores_of_windows` remembers its own.
         """
         return score_windows(self, read, count, window, n_targets, with_best=True, inputs=inputs)
 

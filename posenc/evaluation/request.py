@@ -79,8 +79,8 @@ class Plan(ABC):
     def tokens(self, window: int) -> int:
         """Count the tokens that go through the model at this window. `--dry-run` estimates time by it."""
 
-    def tokens_beside(self, window: int) -> int:
-        """Count those of `tokens` that go through the model in other passes than that over the windows."""
+    def tokens_of_other_passes(self, window: int) -> int:
+        """Count those of `tokens` that are in further passes, not in that over the windows."""
         return 0
 
     def check_fits(self, window: int) -> None:  # noqa: B027 - most plans fit into every window

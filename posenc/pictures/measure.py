@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from posenc.encodings.base import Encoding, float64
 from posenc.encodings.shared.composed import Composed
 from posenc.encodings.shared.rotary import Rotary
-from posenc.evaluation.blocks import spread
+from posenc.evaluation.blocks import evenly_spaced
 from posenc.pictures import sentences
 from posenc.pictures.attention import mean_weights, random_generator
 from posenc.pictures.panels import (
@@ -115,7 +115,7 @@ def _array(tensor: Tensor) -> Numbers:
 
 def _even_steps(end: int, most: int) -> Tensor:
     """Return 0..end, all of them or `most` at even steps: (n,) int64."""
-    return torch.from_numpy(spread(end + 1, min(end + 1, most)))
+    return torch.from_numpy(evenly_spaced(end + 1, min(end + 1, most)))
 
 
 def _distances(end: int) -> Tensor:

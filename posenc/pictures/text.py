@@ -6,7 +6,7 @@ import textwrap
 
 import numpy as np
 
-from posenc.evaluation.blocks import spread
+from posenc.evaluation.blocks import evenly_spaced
 from posenc.pictures.panels import Curves, Heat, Map, Panel, Picture
 from posenc.pictures.sentences import number_text
 from posenc.report.tables import Table, table_of_rows
@@ -62,7 +62,7 @@ def _heat_table(panel: Heat) -> Table:
 
 def _even_steps(count: int) -> list[int]:
     """Return up to MOST_NUMBERS of the indices 0..count-1, the first and the last among them."""
-    steps: list[int] = spread(count, min(count, MOST_NUMBERS)).tolist()
+    steps: list[int] = evenly_spaced(count, min(count, MOST_NUMBERS)).tolist()
     return steps
 
 

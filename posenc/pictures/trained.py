@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from posenc.evaluation.attention import AttentionStatistics, watch_windows
-from posenc.evaluation.blocks import Blocks, spread
+from posenc.evaluation.blocks import Blocks, evenly_spaced
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols.positions import bin_edges
 from posenc.pictures import sentences
@@ -60,7 +60,7 @@ def behaviour_on_text(context: EvalContext, blocks: Blocks, longest: int) -> Beh
     length = context.context_length
     # Fewer windows of longer texts, so that a picture takes about as long at every length.
     count = min(len(blocks.ends), max(FEWEST_WINDOWS, MOST_TOKENS // longest))
-    chosen = spread(len(blocks.ends), count)
+    chosen = evenly_spaced(len(blocks.ends), count)
     # Windows of every length end at the same tokens, as in `fixed-target`, so that only the text before them
     # differs.
     stops = blocks.stops(context)[chosen]
@@ -156,7 +156,7 @@ def _drawn_lines(windows: Numbers, layers: list[Line], equal_shares: Numbers) ->
 
     `equal_shares` (n,) is that of attention that gives every key the same weight.
     """
-    layer_indices = spread(len(layers), min(len(layers), MOST_LAYERS)).tolist()
+    layer_indices = evenly_spaced(len(layers), min(len(layers), MOST_LAYERS)).tolist()
     lines = [layers[layer] for layer in layer_indices]
     return [*lines, Line("equal shares", windows, equal_shares, is_reference=True)]
 

@@ -12,7 +12,7 @@ from posenc.core.console import terminal_width, write
 from posenc.core.paths import choice_files
 from posenc.report.parts import protocols_with_tables, tables_of_parts
 from posenc.report.reports import short_report
-from posenc.report.sentences.shared import is_beside_unigram
+from posenc.report.sentences.shared import has_unigram_reference
 from posenc.report.tables import Table
 from posenc.report.terminal import has_color, terminal_text
 from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
@@ -44,7 +44,7 @@ def show_runs(runs: Sequence[Run], stream: TextIO, saved: Path | None = None) ->
     if saved is not None:
         # More training on the same text does not help a model to read another one.
         can_train_longer = any(
-            row.undertrained and not is_beside_unigram(comparison.header)
+            row.undertrained and not has_unigram_reference(comparison.header)
             for comparison in comparisons
             for row in comparison.rows
         )

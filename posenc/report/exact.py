@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from posenc.core.errors import plural
 from posenc.report.tables import Table, TableColumn, names_column, text_column
 from posenc.report.texts import length_text, names_text
-from posenc.results.beside.exact import EXACT, ExactCell, ExactColumns, RowExact, Spread
+from posenc.results.beside.exact import EXACT, ExactCell, RowExact, Spread, TableExact
 from posenc.results.comparison import Comparison, Row
 
 
 def is_exact(comparison: Comparison) -> bool:
     """Tell whether the table counts whole answers of a task; it then shows no losses."""
-    return EXACT.columns(comparison) is not None
+    return EXACT.of_table(comparison) is not None
 
 
-def _columns_of(comparison: Comparison) -> ExactColumns:
+def _of_table(comparison: Comparison) -> TableExact:
     """Return the windows of a table that counts whole answers, and the level that a seed needs."""
-    columns = EXACT.columns(comparison)
-    assert columns is not None
-    return columns
+    of_table = EXACT.of_table(comparison)
+    assert of_table is not None
+    return of_table
 
 
 def exact_answer(comparison: Comparison) -> str:
@@ -35,7 +35,7 @@ def exact_answer(comparison: Comparison) -> str:
             learned.append(row)
         else:
             not_learned.append(row)
-    level = f"{_columns_of(comparison).level:g}%"
+    level = f"{_of_table(comparison).level:g}%"
     if not learned:
         return f"No row learned the task: none has {level} of the answers wholly right in windows of T."
     sentences = [_best_sentence(comparison, learned)]
@@ -50,7 +50,7 @@ def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     It is of the longest window beyond T in which the median of a row is above 0. Rows that share the first
     place are all named.
     """
-    multiples = _columns_of(comparison).multiples
+    multiples = _of_table(comparison).multiples
     beyond = [index for index, multiple in enumerate(multiples) if multiple > 1]
     shares_at = {index: _median_shares(learned, index) for index in beyond}
     measured = [index for index in beyond if shares_at[index]]
@@ -99,7 +99,7 @@ def learned_text(answers: RowExact) -> str:
 def exact_notes(comparison: Comparison) -> list[str]:
     """Return notes on what the numbers of the table are."""
     rows = [answers for answers in map(EXACT.of, comparison.rows) if answers is not None]
-    level = f"{_columns_of(comparison).level:g}%"
+    level = f"{_of_table(comparison).level:g}%"
     notes = [f"learned: seeds with {level} of the answers wholly right in windows of T"]
     number = "@: % of answers wholly right, of the seeds that learned"
     if any(row.seeds > 1 for row in rows):
@@ -123,7 +123,7 @@ def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
         names_column(rows),
         text_column("learned", [_learned_cell(EXACT.of(row), full=full) for row in rows]),
     ]
-    for index, multiple in enumerate(_columns_of(comparison).multiples):
+    for index, multiple in enumerate(_of_table(comparison).multiples):
         texts = [_whole_text(row, index) for row in rows]
         # Windows below T say only whether the task was learned, which has a column already.
         may_be_dropped = multiple < 1 and not full  # where the table is too wide
@@ -162,7 +162,7 @@ def _token_columns(
 ) -> list[TableColumn]:
     """Return a column of right tokens for each window."""
     columns = []
-    for index, multiple in enumerate(_columns_of(comparison).multiples):
+    for index, multiple in enumerate(_of_table(comparison).multiples):
         texts = []
         for row in comparison.rows:
             cell = _cell(row, index)

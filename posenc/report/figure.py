@@ -38,6 +38,17 @@ class Figure:
 DEFAULT = Figure()
 
 
+def figure_of(size: str | None, caption: str | None, font: str | None, *, has_legend: bool) -> Figure:
+    """Return the figure that options ask for; `size` is in inches, `3.25x2.4`. Raises UserError."""
+    width = None
+    height = None
+    if size is not None:
+        width, height = size_in_points(size)
+    if font is not None:
+        font = check_font(font)
+    return Figure(width, height, caption, has_legend, font)
+
+
 def size_in_points(text: str) -> tuple[float, float | None]:
     """Return width and height of `3.25x2.4`, in inches; the height may be left out. Raises UserError."""
     match = SIZE.fullmatch(text.strip())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import altair as alt
 
 from posenc.core.errors import plural
+from posenc.report.cell_texts import has_curves
 from posenc.report.chart import (
     FINE,
     LABEL_EXTENT,
@@ -29,6 +30,7 @@ from posenc.report.looks import Look, data_of
 from posenc.report.texts import unit_text
 from posenc.results.cells import Cell, Column, is_power_of_two
 from posenc.results.comparison import Row
+from posenc.results.headers import Margins
 
 HEIGHT = 150  # points, of a panel in a file
 MANY_POINTS = 16  # in a line: with more than these none is marked
@@ -124,16 +126,9 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
     # The axis bends where `same` ends, so that what is within the margin looks as small as it is called.
     fine = max((bit * margins.same for bit in known_bits), default=FINE)
     low, high = _domain(points, fine)
-    levels: list[Level | Margin] = []
-    for panel, bit in bits.items():
-        if bit is None:
-            continue
-        levels.append(Margin(panel, -margins.same * bit, margins.same * bit))
-        # The axis does not grow for this line, and Vega would draw it above the panel.
-        if margins.collapsed * bit < high:
-            levels.append(Level(panel, margins.collapsed * bit, "collapsed"))
-    has_curves = _has_curves(panels)
-    quantity = "rise over" if has_curves else "change against"
+    levels = _margins_of_verdicts(bits, margins, high)
+    are_curves = _has_curves(panels)
+    quantity = "rise over" if are_curves else "change against"
     title = f"{quantity} T ({unit_text(header)})"
     y = YAxis(
         scale=change_scale(low, high, fine),
@@ -145,7 +140,7 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
         sentences.append(f"Grey: same, within {margins.same:g} {margins.unit}.")
     sentences += [f"Logarithmic beyond {fine:.2g}.", _bands_sentence(panels, rows)]
     return Chart(
-        title="Rise over the mean from T/2 to T" if has_curves else "Change against T",
+        title="Rise over the mean from T/2 to T" if are_curves else "Change against T",
         layers=_line_chart(panels, rows, points, levels, y, names, look),
         panels=[panel.title for panel in panels],
         rows=rows,
@@ -153,6 +148,24 @@ def change_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart 
         height=HEIGHT,
         has_markers=_has_markers(points, rows, panels),
     )
+
+
+def _margins_of_verdicts(
+    bits: Mapping[str, float | None], margins: Margins, top_of_axis: float
+) -> list[Level | Margin]:
+    """Return the grey band of `same` and the line of `collapsed` for each panel whose metric has them.
+
+    `bits` has one bit per byte in the metric of each panel, by its title.
+    """
+    levels: list[Level | Margin] = []
+    for panel, bit in bits.items():
+        if bit is None:
+            continue
+        levels.append(Margin(panel, -margins.same * bit, margins.same * bit))
+        # The axis does not grow for this line, and Vega would draw it above the panel.
+        if margins.collapsed * bit < top_of_axis:
+            levels.append(Level(panel, margins.collapsed * bit, "collapsed"))
+    return levels
 
 
 # --- the data
@@ -206,7 +219,7 @@ def _above_zero(point: LinePoint) -> LinePoint:
 
 
 def _has_curves(panels: Sequence[Panel]) -> bool:
-    return any(row.curve for panel in panels for row in panel.comparison.rows)
+    return any(has_curves(panel.comparison) for panel in panels)
 
 
 def _rows_as_they_end(points: Sequence[LinePoint]) -> list[str]:

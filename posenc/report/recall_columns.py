@@ -21,22 +21,22 @@ from posenc.report.texts import (
     percent_text,
     share_with_interval,
 )
-from posenc.results.beside.recall import RECALL, RecallCell, RecallColumns, learning_of
+from posenc.results.beside.recall import RECALL, RecallCell, TableRecall, learning_of
 from posenc.results.comparison import Comparison, Row
 
 
-def recall_table(comparison: Comparison, recall_columns: RecallColumns) -> Table:
+def recall_table(comparison: Comparison, table_recall: TableRecall) -> Table:
     """Return the recall of each row with its interval, and every rank."""
-    columns = recall_columns_of(comparison, recall_columns, TableKind.FULL)
+    columns = recall_columns_of(comparison, table_recall, TableKind.FULL)
     return Table((names_column(comparison.rows), *columns), "recall, % with 95% CI")
 
 
 def recall_columns_of(
-    comparison: Comparison, recall_columns: RecallColumns, kind: TableKind
+    comparison: Comparison, table_recall: TableRecall, kind: TableKind
 ) -> list[TableColumn]:
     """Return recall within T, and in each longer window at its farthest distance, in per cent."""
     columns = _learning_columns(comparison, kind)
-    lengths = [length_text(multiple) for multiple in recall_columns.multiples]
+    lengths = [length_text(multiple) for multiple in table_recall.multiples]
     heads = ["recall@T", *(f"@{length}" for length in lengths)]
     for index, head in enumerate(heads):
         is_last = index == len(heads) - 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from posenc.core.errors import plural
-from posenc.report.cell_texts import LOSS_HEAD, breaks_text, half_width, loss_text, rank_of_number
+from posenc.report.cell_texts import LOSS_HEAD, breaks_text, half_width, has_curves, loss_text, rank_of_number
 from posenc.report.exact import exact_notes, exact_table, is_exact
 from posenc.report.parts import cell_columns, row_columns, tables_of_parts
 from posenc.report.recall_columns import recall_columns_of, recall_table
@@ -138,9 +138,9 @@ def full_report(comparison: Comparison) -> Report:
     # The protocol `recall` has windows of its own. Their losses are no change against T.
     if has_numbers and comparison.header.protocol != RECALL.protocol:
         tables.append(lengths_table)
-    recall_columns = RECALL.columns(comparison)
-    if recall_columns is not None:
-        tables.append(recall_table(comparison, recall_columns))
+    table_recall = RECALL.of_table(comparison)
+    if table_recall is not None:
+        tables.append(recall_table(comparison, table_recall))
     tables += tables_of_parts(comparison.rows)
     tables.append(_rows_figures_table(comparison))
     facts = facts_of(comparison)
@@ -246,9 +246,9 @@ def rows_table(
         )
         if any(cell.text for cell in verdicts.cells):
             columns.append(verdicts)
-    recall_columns = RECALL.columns(comparison)
-    if recall_columns is not None:
-        columns += recall_columns_of(comparison, recall_columns, kind)
+    table_recall = RECALL.of_table(comparison)
+    if table_recall is not None:
+        columns += recall_columns_of(comparison, table_recall, kind)
     return Table(tuple(columns))
 
 
@@ -327,7 +327,7 @@ def _has_room_for_policies(comparison: Comparison, kind: TableKind) -> bool:
     if kind is TableKind.PAPER:
         return False
     # The columns of recall take the width that the policies would need.
-    return len(comparison.rows) == 1 or RECALL.columns(comparison) is None
+    return len(comparison.rows) == 1 or RECALL.of_table(comparison) is None
 
 
 def _verdict_column(
@@ -338,11 +338,11 @@ def _verdict_column(
         texts = ["; ".join(row.notes) for row in comparison.rows]
         return text_column("reason", texts, is_words=True)
     length = length_text(comparison.columns[column_indices[-1]].multiple)
-    if any(row.curve for row in comparison.rows):
+    if has_curves(comparison):
         head = "breaks at"
     elif comparison.header.baseline is not None:
         head = f"at {length}"
-    elif RECALL.columns(comparison) is not None:
+    elif RECALL.of_table(comparison) is not None:
         head = "verdict"  # short, so that the recall fits beside it into 80 columns
     else:
         head = f"verdict at {length}"

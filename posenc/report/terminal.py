@@ -205,26 +205,34 @@ def column_width(column: TableColumn) -> int:
 def _print_table(console: Console, table: Table, width: int) -> None:
     if table.title:
         console.print(Text(visible(table.title), style="bold"), soft_wrap=True)
+    widths = _widths_of_columns(table, width)
+    grid = RichTable(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    texts_by_column = []
+    for number, (column, space) in enumerate(zip(table.columns, widths, strict=True)):
+        is_name = number == 0
+        is_left = is_name or column.is_words
+        head = _aligned(Text(visible(column.head)), space, is_left)
+        grid.add_column(head, width=space, no_wrap=True)
+        has_marks = any(cell.mark for cell in column.cells)
+        longest = space if is_name else None
+        texts = [_cell_text(cell, has_marks, longest) for cell in column.cells]
+        texts_by_column.append([_aligned(text, space, is_left) for text in texts])
+    for texts_of_row in zip(*texts_by_column, strict=True):
+        grid.add_row(*texts_of_row)
+    # A narrower console would make rich shrink a column, and cut its numbers.
+    needed = sum(widths) + GAP * len(widths)
+    wide_console = _console(max(width, needed), console.is_terminal, console.file)
+    wide_console.print(grid)
+
+
+def _widths_of_columns(table: Table, width: int) -> list[int]:
+    """Return the width of each column. Names give way where the table is wider than `width`."""
     widths = [column_width(column) for column in table.columns]
     missing = sum(widths) + GAP * (len(widths) - 1) - width
     if missing > 0:
         # Only names are cut. A number without its last digit would be another number.
         widths[0] = max(min(widths[0], LEAST_NAME), widths[0] - missing)
-    grid = RichTable(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-    columns_of_cells = []
-    for number, (column, space) in enumerate(zip(table.columns, widths, strict=True)):
-        is_left = number == 0 or column.is_words
-        grid.add_column(_aligned(Text(visible(column.head)), space, is_left), width=space, no_wrap=True)
-        has_marks = any(cell.mark for cell in column.cells)
-        longest = space if number == 0 else None
-        texts = [_cell_text(cell, has_marks, longest) for cell in column.cells]
-        columns_of_cells.append([_aligned(text, space, is_left) for text in texts])
-    for cells in zip(*columns_of_cells, strict=True):
-        grid.add_row(*cells)
-    # A narrower console would make rich shrink a column, and cut its numbers.
-    needed = sum(widths) + GAP * len(widths)
-    wide_console = _console(max(width, needed), console.is_terminal, console.file)
-    wide_console.print(grid)
+    return widths
 
 
 def _aligned(text: Text, width: int, is_left: bool) -> Text:

@@ -122,20 +122,20 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
 def _longest_shared_window(comparison: Comparison) -> float | None:
     """Return the longest window, as a multiple of T, that has both losses and recall."""
     # The protocol `recall` asks for values in windows of its own, whose losses are no change.
-    recall_columns = RECALL.columns(comparison)
-    if recall_columns is None or comparison.header.protocol == RECALL.protocol:
+    table_recall = RECALL.of_table(comparison)
+    if table_recall is None or comparison.header.protocol == RECALL.protocol:
         return None
     measured = {column.multiple for column in comparison.columns}
-    return max((multiple for multiple in recall_columns.multiples if multiple in measured), default=None)
+    return max((multiple for multiple in table_recall.multiples if multiple in measured), default=None)
 
 
 def _points_at(panel: Panel, names: RowNames, multiple: float) -> list[UsePoint]:
     """Return each row's change of the loss and recall in a window, with their intervals."""
     comparison = panel.comparison
-    recall_columns = RECALL.columns(comparison)
-    assert recall_columns is not None
+    table_recall = RECALL.of_table(comparison)
+    assert table_recall is not None
     index = [column.multiple for column in comparison.columns].index(multiple)
-    recall_index = recall_columns.multiples.index(multiple)
+    recall_index = table_recall.multiples.index(multiple)
     points = []
     for row in comparison.rows:
         cell = row.cells[index]

@@ -3,17 +3,7 @@
 Runs that cannot share a ranking (another corpus, length, model, set of targets) get a table of their own.
 A run without numbers is shown with its reason.
 
-Records become measurements (measurements.py), measurements become members of rows (grouping.py), members
-become cells (cells.py), and cells become rows here. No stage changes what an earlier one made.
-
-Terms of this package:
-  crop line     the loss of a run as trained, in windows of its training length T: what cropping a text gives
-  change        the loss of a row in a window minus its crop line on the same targets
-  curve         the loss by position in one long window (protocol `positions`); its columns are bins
-  mixed         what the rows of a table differ in although ranks need it equal; only with --allow-mixed
-  long-trained  a run of the same encoding and settings that was trained at a longer T (headroom.py)
-  beside        measured in addition to a loss, by the protocol of the table or by another one on the same
-                runs: recall, dispersion and memory stand beside the losses of the headline (beside/)
+The steps before, from records to drafts, and the terms of this package are in posenc/results/__init__.py.
 """
 
 from __future__ import annotations
@@ -48,8 +38,9 @@ from posenc.results.drafts import (
 from posenc.results.grouping import RowGroup
 from posenc.results.headers import Header, make_header
 from posenc.results.headroom import LongTrained, long_trained, recovered_of
-from posenc.results.measurements import Member, members_of, pool_beside, pool_of
+from posenc.results.measurements import Member
 from posenc.results.plain import FIELDS_IN_JSON, plain
+from posenc.results.pools import members_of, pool_beside, pool_of
 from posenc.results.records import HEADLINE, SCHEMA_VERSION, Metric
 from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
@@ -213,14 +204,14 @@ def _comparison(
     for index, group in enumerate(draft.groups):
         extras = RowExtras(
             recovered=recovered_of(group.members, references),
-            beside={key: values[index] for key, values in beside.by_row.items()},
+            beside={key: values[index] for key, values in beside.of_rows.items()},
             # The sentence about a single row names its break. A table of several rows does not.
             breaks=_curve_breaks(draft, group) if only_row else None,
             undertrained=undertrained_reasons[index],
         )
         rows.append(make_row(group, cells[index], extras))
     label = None if baseline is None else draft.groups[baseline].full_label
-    return Comparison(make_header(draft, label), draft.columns, tuple(rows), beside.columns)
+    return Comparison(make_header(draft, label), draft.columns, tuple(rows), beside.of_table)
 
 
 def _ranked_cells(draft: Draft, baseline: int | None, is_undertrained: Sequence[bool]) -> list[list[Cell]]:
@@ -352,27 +343,27 @@ def _targets_by_tokenizer(draft: Draft, cells: Sequence[Cell]) -> dict[str | Non
 class _DraftBeside:
     """The numbers beside the losses of a draft, by their keys."""
 
-    columns: Mapping[str, Any]  # what the table says of all its rows
-    by_row: Mapping[str, Sequence[Any]]  # the values of its rows; None for a row without a number
+    of_table: Mapping[str, Any]  # what the table says of all its rows
+    of_rows: Mapping[str, Sequence[Any]]  # the values of its rows; None for a row without a number
 
 
 def _numbers_beside(draft: Draft, cells: Sequence[Sequence[Cell]], level: float) -> _DraftBeside:
     """Return what the runs of a draft measured beside its losses."""
-    columns: dict[str, Any] = {}
-    by_row: dict[str, Sequence[Any]] = {}
-    # Asked once for all protocols: most tables have no such numbers, and looking for them flattens every
+    of_table: dict[str, Any] = {}
+    of_rows: dict[str, Sequence[Any]] = {}
+    # Sought once for all protocols: most tables have no such numbers, and looking for them flattens every
     # record again.
-    measured = protocols_of([member.run for group in draft.groups for member in group.members])
+    measured_protocols = protocols_of([member.run for group in draft.groups for member in group.members])
     for numbers in all_numbers_beside():
         table = None
-        if numbers.protocol in measured:
+        if numbers.protocol in measured_protocols:
             table = _table_beside(draft, numbers, cells, level)
         # Every row has every key, null without a number, so that readers of the JSON need not ask which keys
         # there are.
-        by_row[numbers.key] = [None] * len(draft.groups) if table is None else numbers.rows_of(table)
-        if numbers.columns_of is not None:
-            columns[numbers.key] = None if table is None else numbers.columns_of(table)
-    return _DraftBeside(columns, by_row)
+        of_rows[numbers.key] = [None] * len(draft.groups) if table is None else numbers.rows_of(table)
+        if numbers.whole_of is not None:
+            of_table[numbers.key] = None if table is None else numbers.whole_of(table)
+    return _DraftBeside(of_table, of_rows)
 
 
 def _table_beside(
@@ -386,12 +377,12 @@ def _table_beside(
     else:
         return None
     multiples = tuple(column.multiple for column in draft.columns)
-    measured = {column.multiple for column in columns_of(draft.members)}
+    measured_multiples = {column.multiple for column in columns_of(draft.members)}
     return TableBeside(
         rows=rows,
         cells=cells,
         multiples=multiples,
-        left_out=measured.difference(multiples),
+        left_out=measured_multiples.difference(multiples),
         recall_level=level,
     )
 
@@ -453,6 +444,6 @@ def _curve_breaks(draft: Draft, group: RowGroup) -> CurveSummary | None:
     # level as trained, so that they have another break.
     if draft.protocol == POSITIONS or group.extension is not None:
         return None
-    measured = [member for member in group.members if member.by_multiple]
-    curves = members_of(pool_beside(measured, POSITIONS))
-    return curve_summary([member for member in curves if member.extension is None])
+    members_with_numbers = [member for member in group.members if member.by_multiple]
+    members_with_curves = members_of(pool_beside(members_with_numbers, POSITIONS))
+    return curve_summary([member for member in members_with_curves if member.extension is None])

@@ -91,7 +91,7 @@ class Draft:
 
     protocol: str
     metric: Metric
-    values: dict[str, str]  # the conditions in which it differs from the other tables
+    distinct_conditions: dict[str, str]  # those in which it differs from the other tables
     mixed: dict[str, list[str]]  # the conditions in which its rows differ, with all values
     groups: tuple[RowGroup, ...]  # its rows
     left_out: Mapping[Path, Counter[str]]  # how many records no table shows, by run and reason
@@ -105,14 +105,14 @@ class Draft:
 
 def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
     """Return the tables in their order, with all rows and no columns. Raises UserError."""
-    measured = protocols_of(runs)
-    if measured and request.protocol not in (ALL_PROTOCOLS, *measured):
+    measured_protocols = protocols_of(runs)
+    if measured_protocols and request.protocol not in (ALL_PROTOCOLS, *measured_protocols):
         hint = "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
-        allowed = [*measured, ALL_PROTOCOLS]
+        allowed = [*measured_protocols, ALL_PROTOCOLS]
         raise UserError("--protocol", request.protocol, "no run has measured it", allowed=allowed, hint=hint)
     protocols = [request.protocol]
     if request.protocol == ALL_PROTOCOLS:
-        protocols = measured or [HEADLINE]
+        protocols = measured_protocols or [HEADLINE]
     drafts = []
     for protocol in protocols:
         rankings = [one_ranking(runs, protocol)] if request.allow_mixed else split_runs(runs, protocol)
@@ -120,9 +120,16 @@ def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
             metric = _metric(request, protocol, ranking.members)
             # With all protocols, a table without numbers is left out, since its runs are rows of another
             # table. But if nothing was measured at all, it is the only table.
-            if ranking.members or not measured or request.protocol != ALL_PROTOCOLS:
-                groups = tuple(group_runs(ranking))
-                drafts.append(Draft(protocol, metric, ranking.values, {}, groups, ranking.left_out))
+            if ranking.members or not measured_protocols or request.protocol != ALL_PROTOCOLS:
+                draft = Draft(
+                    protocol=protocol,
+                    metric=metric,
+                    distinct_conditions=ranking.distinct_conditions,
+                    mixed={},
+                    groups=tuple(group_runs(ranking)),
+                    left_out=ranking.left_out,
+                )
+                drafts.append(draft)
     return drafts
 
 
@@ -154,7 +161,7 @@ def _with_chosen_rows(drafts: Sequence[Draft], patterns: Sequence[str]) -> list[
         drafts = [replace(draft, groups=_fitting_groups(draft.groups, patterns)) for draft in drafts]
         drafts = [draft for draft in drafts if draft.groups]
     # After rows are chosen: what only left out tables had need not be said of those that stay.
-    shared = _shared_keys([draft.values for draft in drafts])
+    shared = _shared_keys([draft.distinct_conditions for draft in drafts])
     return [_with_mixed(draft, shared) for draft in drafts]
 
 
@@ -190,9 +197,10 @@ def _with_mixed(draft: Draft, shared: set[str]) -> Draft:
         by_member[key_of_member] = _MemberConditions(conditions_of_member, mixed)
         for key, value in mixed.items():
             mixed_values[key].add(value)
+    still_distinct = {key: value for key, value in draft.distinct_conditions.items() if key not in shared}
     return replace(
         draft,
-        values={key: value for key, value in draft.values.items() if key not in shared},
+        distinct_conditions=still_distinct,
         mixed={key: sorted(values) for key, values in mixed_values.items()},
         groups=tuple(_with_conditions(group, by_member) for group in draft.groups),
     )
@@ -223,11 +231,11 @@ def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[D
     Raises UserError for a multiple that no table has.
     """
     columns_by_draft = [columns_of(draft.members) for draft in drafts]
-    measured = {column.multiple for columns in columns_by_draft for column in columns}
+    measured_multiples = {column.multiple for columns in columns_by_draft for column in columns}
     for multiple in multiples:
-        if not any(_is_near(multiple, other) for other in measured):
+        if not any(_is_near(multiple, other) for other in measured_multiples):
             hint = "multiples of T, not tokens; if it has targets of its own: compare that run alone"
-            allowed = ", ".join(f"{other:g}x" for other in sorted(measured))
+            allowed = ", ".join(f"{other:g}x" for other in sorted(measured_multiples))
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
     with_columns = []
     for draft, columns in zip(drafts, columns_by_draft, strict=True):

@@ -106,7 +106,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
     left_out = _records_left_out(draft)
     return Header(
         protocol=draft.protocol,
-        group=draft.values,
+        group=draft.distinct_conditions,
         metric=draft.metric,
         unit=unit,
         corpus=shared_or_none(measurement.corpus for measurement in first_measurements),

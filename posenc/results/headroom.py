@@ -29,10 +29,10 @@ from posenc.results.measurements import (
     Member,
     TargetSet,
     measurements_of,
-    of_newest_checkpoint,
     pair_of,
     rounded_multiple,
 )
+from posenc.results.pools import of_newest_checkpoint
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import Ratio, Sample, document_part, jackknife_variance, ratios_of

@@ -2,7 +2,7 @@
 
 A pool holds the measurements of each run that can be ranked. A member is a run with those of its measurements
 that belong together: of one text, precision and set of targets, as trained or with one extension. Both are
-made in measurements.py.
+made in pools.py.
 """
 
 from __future__ import annotations
@@ -13,15 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posenc.results.identity import UNKNOWN_SIZE, kind_of, mixed_values, telling_sizes
-from posenc.results.measurements import (
-    Member,
-    Pool,
-    count_records,
-    left_out_of,
-    members_of,
-    pool_of,
-    rest_of,
-)
+from posenc.results.measurements import Member, count_records
+from posenc.results.pools import Pool, left_out_of, members_of, pool_of, rest_of
 from posenc.results.runs import Run
 
 
@@ -29,7 +22,7 @@ from posenc.results.runs import Run
 class Ranking:
     """Runs whose numbers can be ranked together."""
 
-    values: dict[str, str]  # the conditions in which it differs from the other rankings
+    distinct_conditions: dict[str, str]  # those in which it differs from the other rankings
     runs: tuple[Run, ...]
     members: tuple[Member, ...] = ()  # of its runs with numbers
     # by run: how many of its records are in no ranking, by reason
@@ -192,8 +185,8 @@ def _with_left_out(rankings: Sequence[Ranking], pool: Pool, protocol: str) -> li
 
 
 def _most_runs_first(ranking: Ranking) -> tuple[int, list[tuple[str, str]]]:
-    """Return the key by which rankings are sorted: most runs first, then by their values."""
-    return -len(ranking.runs), sorted(ranking.values.items())
+    """Return the key by which rankings are sorted: most runs first, then by their conditions."""
+    return -len(ranking.runs), sorted(ranking.distinct_conditions.items())
 
 
 # --- runs without numbers

@@ -150,7 +150,7 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
     names: set[str] = set()  # of the references: one, since the rows of a table share their targets
     differences: dict[int | None, float] = {}  # of the undertrained seeds
     for member in members:
-        compared = _beside_reference(member)
+        compared = _reference_difference(member)
         if compared is None:
             continue
         # The margin must hold with the whole interval, as for verdicts: a difference that is large on few
@@ -172,14 +172,14 @@ def undertrained_by(members: Sequence[Member]) -> str | None:
 
 
 @dataclass(frozen=True)
-class BesideReference:
-    """A loss as trained, beside a reference."""
+class ReferenceDifference:
+    """How far a loss as trained lies from that of a reference on the same targets."""
 
     reference: str  # one of REFERENCES
     difference: Estimate  # the loss minus that of the reference, in bits per byte
 
 
-def _beside_reference(member: Member) -> BesideReference | None:
+def _reference_difference(member: Member) -> ReferenceDifference | None:
     """Compare the loss as trained with that of the reference on the same targets; None without either.
 
     If the run has several losses on targets of a reference, take one that the table shows, else the newest.
@@ -227,7 +227,7 @@ def _beside_reference(member: Member) -> BesideReference | None:
     reference_loss = reference["per_document"]
     assert loss is not None and reference_loss is not None
     difference = difference_if_any([(loss, reference_loss)], "bytes")
-    return None if difference is None else BesideReference(reference["protocol"], difference)
+    return None if difference is None else ReferenceDifference(reference["protocol"], difference)
 
 
 def _targets_and_window(record: Record) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from posenc.core.run_states import DIVERGED, FINISHED, RESUMABLE, RUNNING
-from posenc.results.measurements import select
+from posenc.results.pools import members_of, pool_of
 from posenc.results.records import HEADLINE
 from posenc.results.runs import METRICS_FILE, Run, encoding_name, last_metrics, resume_command
 from posenc.settings.tree import RunSettings
@@ -100,7 +100,7 @@ def headline_losses(run: Run) -> dict[float, float]:
     """Return the losses that `posenc compare` shows of the model as trained, by multiple of T."""
     losses = {}
     # By the same choice as `posenc compare`, so that both commands print the same loss of a run.
-    for member in select([run], HEADLINE):
+    for member in members_of(pool_of([run], HEADLINE)):
         if member.extension is not None:
             continue
         for multiple, measurement in member.by_multiple.items():

@@ -317,7 +317,7 @@ def _cell_estimates(
         draws = min(DRAWS, n_windows) if "positions" in encoding.hooks else 1
         batch = max(1, context.batch_tokens // inputs)  # windows
         passes = draws * math.ceil(n_windows / draws / batch)
-        passes += math.ceil(cell.plan.tokens_beside(cell.window) / context.batch_tokens)
+        passes += math.ceil(cell.plan.tokens_of_other_passes(cell.window) / context.batch_tokens)
         estimates.append(dataclasses.replace(without_passes, passes=passes, seconds=seconds))
     return estimates
 
@@ -337,7 +337,7 @@ def _windows_of(cell: EvalCell) -> int:
     """Return how many windows a cell measures. Where a block of targets is longer, it is read as a window."""
     plan = cell.plan
     window = cell.window
-    return (plan.tokens(window) - plan.tokens_beside(window)) // max(window, plan.targets_in(window))
+    return (plan.tokens(window) - plan.tokens_of_other_passes(window)) // max(window, plan.targets_in(window))
 
 
 def _cell_seconds(cell: EvalCell, rates: Rates, inputs: int) -> float:
@@ -373,7 +373,7 @@ def _seconds_by_sizes(cell: EvalCell, sizes: ModelSizes, rates: Rates, inputs: i
     seconds_a_target += sizes.vocab_size * MULTIPLICATIONS_A_LOGIT * rates.multiplication
     n_windows = _windows_of(cell)
     targets_in_window = cell.plan.targets_in(cell.window)
-    n_tokens = n_windows * max(inputs, targets_in_window) + cell.plan.tokens_beside(cell.window)
+    n_tokens = n_windows * max(inputs, targets_in_window) + cell.plan.tokens_of_other_passes(cell.window)
     return n_tokens * seconds_a_token + n_windows * targets_in_window * seconds_a_target
 
 

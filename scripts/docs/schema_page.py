@@ -160,7 +160,7 @@ def row_type(numbers: NumbersBeside) -> Any:
 
 def columns_type(numbers: NumbersBeside) -> Any:
     """Return the type of what a table says of a protocol's numbers; None if it says nothing."""
-    return None if numbers.columns_of is None else get_type_hints(numbers.columns_of)["return"]
+    return None if numbers.whole_of is None else get_type_hints(numbers.whole_of)["return"]
 
 
 def dataclasses_in(hint: Any) -> list[type]:
@@ -245,7 +245,7 @@ def fields_beside(cls: type) -> list[tuple[str, str, str]]:
             described.append((numbers.key, json_type(NotRequired[record_type(numbers)]), meaning))
         elif cls is Row:
             described.append((numbers.key, json_type(row_type(numbers)), meaning))
-        elif numbers.columns_of is not None:
+        elif numbers.whole_of is not None:
             meaning = f"{meaning}; null where no row has it"
             described.append((numbers.key, json_type(columns_type(numbers)), meaning))
     return described

@@ -40,9 +40,9 @@ class WatchedBlocks(Blocks):
     context_length: int  # T of the model
 
     def tokens(self, window: int) -> int:
-        return super().tokens(window) + self.tokens_beside(window)
+        return super().tokens(window) + self.tokens_of_other_passes(window)
 
-    def tokens_beside(self, window: int) -> int:
+    def tokens_of_other_passes(self, window: int) -> int:
         """Count the pass at far positions: T tokens for each block."""
         return len(self.documents) * self.context_length if self.has_far_pass(window) else 0
 

@@ -68,9 +68,9 @@ class ComparedBlocks(Blocks):
             raise NotApplicableError(f"n/a: no window of {SHORTER} is below {window}")
 
     def tokens(self, window: int) -> int:
-        return super().tokens(window) + self.tokens_beside(window)
+        return super().tokens(window) + self.tokens_of_other_passes(window)
 
-    def tokens_beside(self, window: int) -> int:
+    def tokens_of_other_passes(self, window: int) -> int:
         """Count the shorter windows of every block."""
         return len(self.documents) * sum(self.shorter_than(window))
 

@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
 
+from posenc.report.chart_kinds import DEFAULT_PLOT
 from posenc.report.parts.base import CellColumn, ChartKind, Line, ReportPart, RowColumn
 from posenc.report.tables import Table
 from posenc.results.comparison import Row
@@ -73,7 +74,7 @@ def chart_kinds() -> dict[str, ChartKind]:
     return kinds
 
 
-def chart_of_protocol(protocol: str) -> str | None:
-    """Return the kind of chart that draws a protocol's table; None if the usual chart of losses draws it."""
+def chart_of_protocol(protocol: str) -> str:
+    """Return the kind of chart that draws a protocol's table: its own, or the usual chart of losses."""
     kinds = [kind.name for kind in chart_kinds().values() if kind.protocol == protocol]
-    return kinds[0] if kinds else None
+    return kinds[0] if kinds else DEFAULT_PLOT

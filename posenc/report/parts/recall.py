@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from posenc.report.cell_texts import horizon_text
 from posenc.report.parts.base import ChartKind, Line, ReportPart, RowColumn, with_interval
 from posenc.results.beside.base import LEARNED
-from posenc.results.beside.recall import KEPT, RECALL, RecallCell, RowRecall
+from posenc.results.beside.recall import HORIZON_SHARE, RECALL, RecallCell, RowRecall
 from posenc.results.comparison import Row
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ ROW_COLUMNS = (
             ),
             (
                 "recall horizon",
-                f"the largest distance, in the longest window, with at least {KEPT:.0%} of the recall within "
-                "T",
+                f"the largest distance, in the longest window, with at least {HORIZON_SHARE:.0%} of the "
+                "recall within T",
             ),
         ),
     ),

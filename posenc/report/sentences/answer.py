@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 
 from posenc.core.errors import plural, visible
-from posenc.report.cell_texts import breaks_text
+from posenc.report.cell_texts import breaks_text, has_curves
 from posenc.report.exact import exact_answer, is_exact
 from posenc.report.sentences.clauses import VERBS, rows_by_word
 from posenc.report.sentences.recall import recall_answer
 from posenc.report.sentences.settling import ENOUGH_SEEDS, Rival, what_settles
-from posenc.report.sentences.shared import all_cells, is_beside_unigram, length_name, shown_columns
+from posenc.report.sentences.shared import all_cells, has_unigram_reference, length_name, shown_columns
 from posenc.report.texts import length_text, names_text, row_label
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
@@ -20,8 +20,6 @@ from posenc.results.numbers import printed_change
 from posenc.results.statistics.verdicts import short_verdict
 
 NOTHING_YET = "No run has a number yet."
-
-
 UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}
 
 
@@ -37,7 +35,7 @@ def answer(comparison: Comparison) -> str:
     if is_exact(comparison):
         return exact_answer(comparison)
     # Before the baseline: curves have no ranks, so that a baseline has nothing to be compared with.
-    if any(row.curve for row in rows):
+    if has_curves(comparison):
         return _break_answer(rows)
     if comparison.header.baseline is not None:
         return _baseline_answer(comparison, column_indices[-1])
@@ -93,7 +91,7 @@ def _row_answer(row: Row, header: Header) -> str:
     # (docs/reading-the-numbers.md, 3).
     if row.undertrained:
         reference = "a byte trigram"
-        if is_beside_unigram(header):
+        if has_unigram_reference(header):
             reference = "the frequencies of the text's tokens"
         problem = f"Undertrained{_for_which_text(header)}"
         return f"{problem}: at T not below {reference}, so changes past T say little."
@@ -138,7 +136,7 @@ def _undertrained_answer(comparison: Comparison) -> str:
 
 def _for_which_text(header: Header) -> str:
     """Return ` for this text` if the models were trained on another one."""
-    return " for this text" if is_beside_unigram(header) else ""
+    return " for this text" if has_unigram_reference(header) else ""
 
 
 def _rank_answers(comparison: Comparison, column_indices: Sequence[int]) -> list[str]:

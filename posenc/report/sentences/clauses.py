@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from posenc.report.texts import names_text
 from posenc.results.comparison import Row
-from posenc.results.statistics.verdicts import BETTER_WORD as BETTER
-from posenc.results.statistics.verdicts import COLLAPSED_WORD, SAME_WORD
-from posenc.results.statistics.verdicts import WORSE_WORD as WORSE
+from posenc.results.statistics.verdicts import BETTER_WORD, COLLAPSED_WORD, SAME_WORD, WORSE_WORD
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Verb:
 
 # word for a row -> verb, in the order of the clauses of a sentence
 VERBS = {
-    BETTER: Verb("gains", "gain"),
+    BETTER_WORD: Verb("gains", "gain"),
     SAME_WORD: Verb("keeps its loss", "keep their loss"),
     "below": Verb("is lower", "are lower"),
     "tied": Verb("is tied", "are tied"),
@@ -30,7 +28,7 @@ VERBS = {
     "no break": Verb("does not break", "do not break"),
     "unclear": Verb("is unclear", "are unclear"),
     "above": Verb("is higher", "are higher"),
-    WORSE: Verb("gets worse", "get worse"),
+    WORSE_WORD: Verb("gets worse", "get worse"),
     COLLAPSED_WORD: Verb("collapses", "collapse"),
     "breaks": Verb("breaks", "break"),
     "": Verb("has no verdict", "have no verdict"),

@@ -43,7 +43,7 @@ def paper_marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
     margins = []
     if not is_recall_only(comparison):
         margins.append(f"{SAME_MARGIN:g} bits/byte")
-    if RECALL.columns(comparison) is not None:
+    if RECALL.of_table(comparison) is not None:
         margins.append(f"{100 * SAME_RECALL:.0f} points of recall")
     tied = f"tied with it, the whole 95% CI of the difference within {' or '.join(margins)}"
     unresolved = _unresolved_names(comparison, indices)

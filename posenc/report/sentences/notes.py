@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from posenc.core.errors import plural
-from posenc.report.cell_texts import recovered_with_interval
+from posenc.report.cell_texts import has_curves, recovered_with_interval
 from posenc.report.protocol_words import note_of, sample_noun, why_loss_changes
-from posenc.report.sentences.shared import all_cells, is_beside_unigram, is_recall_only
+from posenc.report.sentences.shared import all_cells, has_unigram_reference, is_recall_only
 from posenc.report.texts import length_text, row_label, span_text, unit_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison, Header, Row
-from posenc.results.measurements import OTHER_KNOBS, OTHER_TARGETS
+from posenc.results.pools import OTHER_KNOBS, OTHER_TARGETS
 from posenc.results.records import HEADLINE
 
 REASONS_SHOWN = 6  # a screen has room for so many
@@ -46,7 +46,7 @@ def unit_note(comparison: Comparison) -> str:
     unit = unit_text(header)
     if header.baseline is not None:
         return f"{unit}: difference to {header.baseline} at the same length; of itself the loss"
-    if any(row.curve for row in comparison.rows):
+    if has_curves(comparison):
         return f"loss in {unit} at position T, then the rise over the mean from T/2 to T"
     quantity = "perplexity" if header.metric == "ppl" else f"loss in {unit}"
     # A probe of random tokens has a loss that only its chance level makes readable: `induction` was above it
@@ -163,7 +163,7 @@ def full_notes(comparison: Comparison) -> list[str]:
     if header.reference is not None and header.reference.mean is not None:
         loss = f"{header.reference.mean:.3f} {unit_text(header)}"
         reference = "a byte trigram of the training text"
-        if is_beside_unigram(header):
+        if has_unigram_reference(header):
             reference = "the frequencies of the text's own tokens"
         notes.append(f"{reference}: {loss}")
     for row in comparison.rows:

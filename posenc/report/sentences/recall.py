@@ -30,12 +30,12 @@ def has_several_recall_seeds(comparison: Comparison) -> bool:
 
 def recall_answer(comparison: Comparison) -> str:
     """Return `Highest recall at 8x: hard_alibi (98%; tied: fire). Did not learn to recall: nope.`"""
-    columns = RECALL.columns(comparison)
-    if columns is None:
+    table_recall = RECALL.of_table(comparison)
+    if table_recall is None:
         return ""
     ranks = ""
-    if columns.multiples:
-        ranks = _recall_ranks(comparison.rows, length_text(columns.multiples[-1]))
+    if table_recall.multiples:
+        ranks = _recall_ranks(comparison.rows, length_text(table_recall.multiples[-1]))
     sentences = [
         ranks,
         _partial_learning(comparison.rows),
@@ -108,17 +108,17 @@ def _recall_failures(rows: Sequence[Row]) -> str:
 def recall_line(comparison: Comparison) -> str:
     """Return `recall: 97% within T, 62% at 2x, 5% at 8x; horizon 3.5x` of the only row; empty without it."""
     recall = RECALL.of(comparison.rows[0])
-    columns = RECALL.columns(comparison)
-    if recall is None or columns is None or recall.within is None:
+    table_recall = RECALL.of_table(comparison)
+    if recall is None or table_recall is None or recall.within is None:
         return ""
     within = f"{percent_text(recall.within)} within T"
     if recall.learned is False:  # None: recall was measured with an extension alone
-        return f"recall: did not learn, {within} (below {columns.level:g}%)"
+        return f"recall: did not learn, {within} (below {table_recall.level:g}%)"
     if recall.learning is not None and recall.learning.seeds > 1:
         # The mean is of these seeds alone, so that the sentence must not let it stand for all.
         within = f"{learning_text(recall.learning)} seeds learned; these find {within}"
     parts = [within]
-    for multiple, cell in zip(columns.multiples, recall.beyond, strict=True):
+    for multiple, cell in zip(table_recall.multiples, recall.beyond, strict=True):
         if cell is not None:
             parts.append(f"{percent_text(cell)} at {length_text(multiple)}")
     return f"recall: {', '.join(parts)}; horizon {horizon_text(recall)}"
@@ -126,22 +126,22 @@ def recall_line(comparison: Comparison) -> str:
 
 def recall_note(comparison: Comparison, with_interval: bool) -> str:
     """Return the note on the columns of recall; empty without them."""
-    columns = RECALL.columns(comparison)
-    if columns is None:
+    table_recall = RECALL.of_table(comparison)
+    if table_recall is None:
         return ""
-    noun = planted_noun(columns.kind)
+    noun = planted_noun(table_recall.kind)
     note = f"recall@: % of {noun} found within T, then the farthest"
     if has_several_recall_seeds(comparison):
-        seeds = f"learned: seeds that find {columns.level:g}% of the {noun} within T"
+        seeds = f"learned: seeds that find {table_recall.level:g}% of the {noun} within T"
         note = f"{seeds}; recall@: % that these find within T, then the farthest"
     # Without the level of a guess, 6% of sixteen values looks like a little memory.
-    if columns.guess is not None:
-        note += f" (a guess: {columns.guess:.0f}%)"
+    if table_recall.guess is not None:
+        note += f" (a guess: {table_recall.guess:.0f}%)"
     if any(did_not_learn_to_recall(row) for row in comparison.rows):
         note += "; (did not learn)"
     if with_interval:
         note += ", each with its 95% CI"
-    if columns.has_fixed_draw:
+    if table_recall.has_fixed_draw:
         note += f"; {FIXED_DRAW}"
     return note
 

@@ -14,8 +14,6 @@ from posenc.results.statistics.ranking import Versus
 
 # A row is advised to have at least so many seeds; a row that has them is advised to have one more.
 ENOUGH_SEEDS = 3
-
-
 MORE_WINDOWS = 4  # times as many windows of recall: they halve an interval
 
 

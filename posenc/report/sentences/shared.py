@@ -17,7 +17,7 @@ def shown_columns(comparison: Comparison) -> list[int]:
 def is_recall_only(comparison: Comparison) -> bool:
     """Return whether the table has recall and no losses."""
     # Records with a note alone, such as `n/a`, make a table of this protocol without any recall.
-    return comparison.header.protocol == RECALL.protocol and RECALL.columns(comparison) is not None
+    return comparison.header.protocol == RECALL.protocol and RECALL.of_table(comparison) is not None
 
 
 def all_cells(comparison: Comparison) -> list[Cell]:
@@ -31,6 +31,6 @@ def length_name(comparison: Comparison, index: int) -> str:
     return "T" if multiple == 1 else length_text(multiple)
 
 
-def is_beside_unigram(header: Header) -> bool:
-    """Tell whether the losses stand beside the frequencies of a text that the models were not trained on."""
+def has_unigram_reference(header: Header) -> bool:
+    """Tell whether the losses are compared with token frequencies: the text is not that of the training."""
     return header.reference is not None and header.reference.protocol == UNIGRAM

@@ -1,4 +1,4 @@
-"""What a protocol measures beside the loss: its numbers in a record, in a row and in the head of a table."""
+"""What a protocol measures beside the loss: its numbers in a record, of a row, and of a whole table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posenc.results.measurements import Measurement, Member
 
 RecordT = TypeVar("RecordT")  # what a record has
 RowT = TypeVar("RowT")  # what a row has
-ColumnsT = TypeVar("ColumnsT")  # what a table says of all its rows; None for most protocols
+TableT = TypeVar("TableT")  # what a table says of all its rows; None for most protocols
 
 LAST = 1000  # behind all that say their order
 # Of the values that are to be recalled, or of the answers of a task, so that both tables mean the same.
@@ -52,13 +52,13 @@ class HasNumbersBeside:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumbersBeside(Generic[RecordT, RowT, ColumnsT]):
+class NumbersBeside(Generic[RecordT, RowT, TableT]):
     """The numbers of one protocol beside the loss, and how a table gets them."""
 
     protocol: str  # its name; the name of the file, with dashes
     rows_of: Callable[[TableBeside], Sequence[RowT | None]]  # the value of each row; None without a number
     # what a table says of all its rows, None if no row has a number
-    columns_of: Callable[[TableBeside], ColumnsT | None] | None = None
+    whole_of: Callable[[TableBeside], TableT | None] | None = None
     is_beside_losses: bool = True  # whether the headline's table has it, too; else only the protocol's own
     sort_number: Callable[[RowT], float | None] | None = None  # by which --sort PROTOCOL orders rows
     order: int = LAST  # in JSON and in the pages; protocols of the same order are sorted by name
@@ -78,10 +78,10 @@ class NumbersBeside(Generic[RecordT, RowT, ColumnsT]):
         value: RowT | None = row.beside.get(self.key)
         return value
 
-    def columns(self, comparison: HasNumbersBeside) -> ColumnsT | None:
+    def of_table(self, comparison: HasNumbersBeside) -> TableT | None:
         """Return what a table says of all its rows."""
-        columns: ColumnsT | None = comparison.beside.get(self.key)
-        return columns
+        value: TableT | None = comparison.beside.get(self.key)
+        return value
 
 
 def by_rising_window(members: Sequence[Member]) -> list[Measurement]:

@@ -91,17 +91,17 @@ class RowExact:
 
 
 @dataclass(frozen=True)
-class ExactColumns:
+class TableExact:
     """The windows of a table of tasks, and the level that a seed needs within T."""
 
     level: float  # per cent of whole answers
     multiples: tuple[float, ...]  # of T
 
 
-def _columns_of(table: TableBeside) -> ExactColumns | None:
+def _whole_of(table: TableBeside) -> TableExact | None:
     """Return the columns of a table of tasks; None if no row has an answer in windows of T."""
     has_answers = any(_within(member) is not None for members in table.rows for member in members)
-    return ExactColumns(LEARNED, table.multiples) if has_answers else None
+    return TableExact(LEARNED, table.multiples) if has_answers else None
 
 
 def _rows_of(table: TableBeside) -> list[RowExact | None]:
@@ -110,8 +110,8 @@ def _rows_of(table: TableBeside) -> list[RowExact | None]:
 
 # Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
 # no column in tables of losses. It comes after the table of `recall`, whose order is 10.
-EXACT: NumbersBeside[ExactCounts, RowExact, ExactColumns] = NumbersBeside(
-    protocol="exact", rows_of=_rows_of, columns_of=_columns_of, is_beside_losses=False, order=20
+EXACT: NumbersBeside[ExactCounts, RowExact, TableExact] = NumbersBeside(
+    protocol="exact", rows_of=_rows_of, whole_of=_whole_of, is_beside_losses=False, order=20
 )
 
 

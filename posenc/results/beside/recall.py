@@ -15,7 +15,7 @@ needs another interval (statistics/proportions.py).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NotRequired
 
@@ -38,7 +38,7 @@ from posenc.results.statistics.proportions import (
 )
 
 # A share of the row's own recall within T: what a row never found near, it cannot lose far away.
-KEPT = 0.5  # the recall horizon is where this share of the accuracy within T is left
+HORIZON_SHARE = 0.5  # the recall horizon is where this share of the accuracy within T is left
 SAME_RECALL = 0.1  # a row that finds at most this share less than the best may be tied; it is 100% - LEARNED
 
 Rank = Literal["best", "tied", "unresolved", "below"]
@@ -116,8 +116,13 @@ class RecallCell:
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of its accuracy over windows and seeds."""
-        interval_of = interval_on_shared_windows if self.has_fixed_draw else interval_on_own_windows
+        interval_of = _interval_function(self.has_fixed_draw)
         return interval_of(self.accuracy, self.windows, self.seeds, self.spread, confidence)
+
+
+def _interval_function(has_fixed_draw: bool) -> Callable[[float, int, int, float | None, float], Interval]:
+    """Return the function that makes the interval of a mean share from share, windows, seeds and spread."""
+    return interval_on_shared_windows if has_fixed_draw else interval_on_own_windows
 
 
 @dataclass(frozen=True)
@@ -157,8 +162,8 @@ class RowRecall:
 
 
 @dataclass(frozen=True)
-class RecallColumns:
-    """The windows in which the rows of a table recall, and the level that they need."""
+class TableRecall:
+    """What the recall of all rows of a table has in common: its windows, the level to reach, the plant."""
 
     level: float  # per cent within T that a seed needs
     multiples: tuple[float, ...]  # of T: windows beyond it, each with its farthest distance
@@ -167,17 +172,17 @@ class RecallColumns:
     guess: float | None  # per cent that a guess among all values finds; null if it is not the same for all
 
 
-def _columns_of(table: TableBeside) -> RecallColumns | None:
-    """Return the windows in which the rows of a table recall; None if no row has recall."""
-    measured = _measured_in(table)
-    if not measured:
+def _whole_of(table: TableBeside) -> TableRecall | None:
+    """Return what the recall of all rows has in common; None if no row has recall."""
+    measurements = _measurements_of_recall(table)
+    if not measurements:
         return None
-    records = [_recorded(measurement) for measurement in measured]
+    records = [_recorded(measurement) for measurement in measurements]
     choices = shared_or_none(record.get("choices") for record in records)
-    return RecallColumns(
+    return TableRecall(
         level=table.recall_level,
         multiples=_multiples_of(table),
-        has_fixed_draw=any(map(_has_fixed_draw, measured)),
+        has_fixed_draw=any(map(_has_fixed_draw, measurements)),
         kind=shared_or_none(record.get("kind") for record in records),
         guess=None if choices is None else 100 / choices,
     )
@@ -189,7 +194,7 @@ def _rows_of(table: TableBeside) -> list[RowRecall | None]:
     recalls = [_recall_of(members, table.recall_level, multiples) for members in table.rows]
     # The hash covers what windows are drawn from and not the draw of one seed, so that all seeds of a table
     # share it.
-    hashes = {measurement.target_set.targets_hash for measurement in _measured_in(table)}
+    hashes = {measurement.target_set.targets_hash for measurement in _measurements_of_recall(table)}
     if len(hashes) == 1:
         are_complete = [_is_complete(members, table.recall_level) for members in table.rows]
         recalls = _ranked(recalls, are_complete)
@@ -198,28 +203,28 @@ def _rows_of(table: TableBeside) -> list[RowRecall | None]:
 
 def _multiples_of(table: TableBeside) -> tuple[float, ...]:
     """Return the windows past T that have a column of recall, as multiples of T."""
-    windows = {measurement.multiple for measurement in _measured_in(table)}
+    windows = {measurement.multiple for measurement in _measurements_of_recall(table)}
     # Windows that --columns leaves out have no column of recall either. A window in which only recall was
     # measured is not among them, and so it has a column.
     return tuple(sorted(multiple for multiple in windows if multiple > 1 and multiple not in table.left_out))
 
 
-def _measured_in(table: TableBeside) -> list[Measurement]:
+def _measurements_of_recall(table: TableBeside) -> list[Measurement]:
     """Return the measurements of all rows that have recall."""
-    measured: list[Measurement] = []
+    measurements: list[Measurement] = []
     for members in table.rows:
-        measured += _with_recall(members)
-    return measured
+        measurements += _with_recall(members)
+    return measurements
 
 
 def _with_recall(members: Sequence[Member]) -> list[Measurement]:
     """Return the members' measurements that have recall."""
-    measured: list[Measurement] = []
+    measurements: list[Measurement] = []
     for member in members:
-        measured += [
-            measurement for measurement in member.measurements if RECALL.measured(measurement) is not None
-        ]
-    return measured
+        for measurement in member.measurements:
+            if RECALL.measured(measurement) is not None:
+                measurements.append(measurement)
+    return measurements
 
 
 def _farthest_accuracy(recall: RowRecall) -> float | None:
@@ -230,10 +235,10 @@ def _farthest_accuracy(recall: RowRecall) -> float | None:
     return None if farthest is None else farthest.accuracy
 
 
-RECALL: NumbersBeside[RecallCounts, RowRecall, RecallColumns] = NumbersBeside(
+RECALL: NumbersBeside[RecallCounts, RowRecall, TableRecall] = NumbersBeside(
     protocol="recall",
     rows_of=_rows_of,
-    columns_of=_columns_of,
+    whole_of=_whole_of,
     sort_number=_farthest_accuracy,
     order=10,
 )
@@ -367,41 +372,49 @@ def cell_of(place: Place, seeds: Sequence[SeedRecall]) -> RecallCell:
     # One seed of the fixed draw is enough: the interval for shared windows is the wider one, and so the safe
     # one.
     has_fixed_draw = any(seed.has_fixed_draw for seed in seeds)
-    # The cell computes its own interval, so it is made first, with an interval that says nothing.
-    cell = RecallCell(
+    interval_of = _interval_function(has_fixed_draw)
+    return RecallCell(
         multiple=place.multiple,
         window=place.window,
         distance=place.distance,
         pairs=place.pairs,
         accuracy=accuracy,
         spread=spread,
-        ci95=(0.0, 1.0),
+        ci95=interval_of(accuracy, windows, len(seeds), spread, CONFIDENCE),
         nats=nats,
         windows=windows,
         seeds=len(seeds),
         has_fixed_draw=has_fixed_draw,
     )
-    return replace(cell, ci95=cell.interval(CONFIDENCE))
 
 
-def _within(measured: Sequence[Measurement | None]) -> RecallCell | None:
-    """Return the mean over distances in windows of T, with as many pairs as in training; None without any.
+def _within(crop_lines: Sequence[Measurement | None]) -> RecallCell | None:
+    """Return the mean over distances and seeds in windows of T; None without recall.
 
-    All distances are asked for in the same texts, so the interval is over the windows of one distance.
+    `crop_lines` has the measurement in windows of T of each seed.
     """
-    seeds: list[SeedRecall] = []
-    place: Place | None = None
-    for measurement in measured:
-        if measurement is None or RECALL.measured(measurement) is None:
-            continue
-        pairs = _trained_pairs(measurement)
-        at_distances = [recall for place, recall in _by_place(measurement) if place.pairs == pairs]
-        accuracy, _ = mean_and_spread([recall.accuracy for recall in at_distances])
-        nats, _ = mean_and_spread([recall.nats for recall in at_distances])
-        windows = min(recall.windows for recall in at_distances)
-        seeds.append(SeedRecall(accuracy, nats, windows, _has_fixed_draw(measurement)))
-        place = Place(1.0, measurement.window, None, pairs)
-    return None if place is None else cell_of(place, seeds)
+    measurements = [
+        crop_line
+        for crop_line in crop_lines
+        if crop_line is not None and RECALL.measured(crop_line) is not None
+    ]
+    if not measurements:
+        return None
+    seeds = [_mean_over_distances(measurement) for measurement in measurements]
+    last = measurements[-1]
+    place = Place(1.0, last.window, distance=None, pairs=_trained_pairs(last))
+    return cell_of(place, seeds)
+
+
+def _mean_over_distances(measurement: Measurement) -> SeedRecall:
+    """Return the mean recall of a seed over all distances of a window, with as many pairs as in training."""
+    pairs = _trained_pairs(measurement)
+    at_distances = [seed for place, seed in _by_place(measurement) if place.pairs == pairs]
+    accuracy, _ = mean_and_spread([seed.accuracy for seed in at_distances])
+    nats, _ = mean_and_spread([seed.nats for seed in at_distances])
+    # All distances are asked for in the same texts, so these are the windows of one distance, not their sum.
+    windows = min(seed.windows for seed in at_distances)
+    return SeedRecall(accuracy, nats, windows, _has_fixed_draw(measurement))
 
 
 def _note(members: Sequence[Member], learning: Learning | None) -> str | None:
@@ -419,7 +432,7 @@ def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
     """Return how far back a row finds values. `cells` have as many pairs as in training."""
     longest_window = max(cell.multiple for cell in cells)
     in_longest = [cell for cell in cells if cell.multiple == longest_window]
-    least_accuracy = KEPT * within.accuracy
+    least_accuracy = HORIZON_SHARE * within.accuracy
     # The farthest distance counts even if a nearer one falls below: the question is how far a row reaches.
     distance = max((cell.distance or 0 for cell in in_longest if cell.accuracy >= least_accuracy), default=0)
     farthest = max(cell.distance or 0 for cell in in_longest)

@@ -29,7 +29,7 @@ from posenc.results.statistics.intervals import (
     welch,
 )
 from posenc.results.statistics.shared_variance import (
-    SEEDS,
+    LEAST_SEEDS,
     SeedVariance,
     predicted_variances,
     shared_variances,
@@ -192,7 +192,7 @@ def _ranked_rows(by_seed: Mapping[int, Sized], all_ratios: Sequence[Ratio]) -> d
 
 def _moderated(ratios: Mapping[int, Sequence[Ratio]]) -> dict[int, SeedVariance]:
     """Return the shared variances over seeds, by index, of the rows that may share them."""
-    with_seeds = [index for index, row in ratios.items() if len(row) >= SEEDS]
+    with_seeds = [index for index, row in ratios.items() if len(row) >= LEAST_SEEDS]
     shared = shared_variances(tuple(_losses(ratios[index]) for index in with_seeds))
     return dict(zip(with_seeds, shared, strict=True)) if shared else {}
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-ROWS = 8  # with fewer rows, nothing is shared
-SEEDS = 3  # with fewer seeds in a row, nothing is shared
-FLOOR = 0.02  # bits per byte above the best row; rows nearer to it have the size of this distance
+LEAST_ROWS = 8  # with fewer rows, nothing is shared
+LEAST_SEEDS = 3  # with fewer seeds in a row, nothing is shared
+LEAST_DISTANCE = 0.02  # bits per byte above the best row; rows nearer to it have the size of this distance
 # Chosen with the study in view: with it none of 133 cells that are more than 0.3 nats above the best is
 # unresolved, where pairs of rows left 90 of them open (docs/log.md, 2026-11-23).
 MOST_PRIOR = 3.0  # the other rows count as at most so many degrees of freedom
@@ -44,12 +44,12 @@ def shared_variances(rows: tuple[tuple[float, ...], ...]) -> tuple[SeedVariance,
     trend's, weighted by degrees of freedom. So three seeds that agree by luck get about the variance that is
     usual for rows like theirs.
 
-    None below ROWS rows or SEEDS seeds, if the simulation finds the intervals wrong, or if the seeds of most
-    rows are equal.
+    None below LEAST_ROWS rows or LEAST_SEEDS seeds, if the simulation finds the intervals wrong, or if the
+    seeds of most rows are equal.
     """
     import numpy as np
 
-    if len(rows) < ROWS or min(map(len, rows)) < SEEDS:
+    if len(rows) < LEAST_ROWS or min(map(len, rows)) < LEAST_SEEDS:
         return None
     means = np.array([np.mean(row) for row in rows])
     counts = np.array([len(row) for row in rows])
@@ -69,15 +69,15 @@ def predicted_variances(
     """Return the variance over seeds that rows with a single seed would have, by the other rows.
 
     `rows` has the losses of the rows with several seeds, `means` the losses of the single seeds, both in bits
-    per byte. With ROWS rows of SEEDS seeds the variance is that of the trend at the row's loss, else the mean
-    over all rows. It counts as at most MOST_PRIOR degrees of freedom. None if no row has several seeds, or if
-    the seeds of most rows are equal.
+    per byte. With LEAST_ROWS rows of LEAST_SEEDS seeds the variance is that of the trend at the row's loss,
+    else the mean over all rows. It counts as at most MOST_PRIOR degrees of freedom. None if no row has
+    several seeds, or if the seeds of most rows are equal.
     """
     import numpy as np
 
-    with_enough_seeds = tuple(row for row in rows if len(row) >= SEEDS)
+    with_enough_seeds = tuple(row for row in rows if len(row) >= LEAST_SEEDS)
     # A line through fewer rows would follow their noise. Their mean variance is the next best guess.
-    if len(with_enough_seeds) < ROWS:
+    if len(with_enough_seeds) < LEAST_ROWS:
         pooled = _pooled_variance(rows)
         return None if pooled is None else (pooled,) * len(means)
     rows = with_enough_seeds
@@ -111,7 +111,7 @@ def _size(losses: np.ndarray, lowest: float) -> np.ndarray:
     """Return the size of each row's loss: the log of how far it is above the lowest one."""
     import numpy as np
 
-    sizes: np.ndarray = np.log(np.maximum(losses - lowest, FLOOR))
+    sizes: np.ndarray = np.log(np.maximum(losses - lowest, LEAST_DISTANCE))
     return sizes
 
 
