@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posenc.cli.room import Room, room_on
 from posenc.config.compose import Jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.console import terminal_width
@@ -24,6 +23,7 @@ from posenc.data.sources import is_streamed, pinned_identity
 from posenc.running.estimate import Estimate, cost_key, estimate
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs, seed_by_seed
+from posenc.running.room import Room, room_on
 from posenc.running.run_directory import OPEN, run_state, step_to_continue_from
 from posenc.running.sweep.resources import seconds_of_all, tasks_at_once_here, threads_of
 from posenc.running.sweep.task import SweepTask, make_tasks
@@ -70,16 +70,19 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
     jobs: list[EstimatedJob] = []
     for number, checked_job in enumerate(checked_jobs):
         job = checked_job.job
+        state = run_state(job.directory, job.settings.eval, retry=retry)
+        # Of a run that is finished the table says what it took, by the estimate.
+        done_steps = step_to_continue_from(job.directory) if state == OPEN else 0
         key = cost_key(job.run_settings)
+        if job.training is not None and done_steps == job.training.steps:
+            # Its evaluation was stopped, and what is stored of it is that of no other job.
+            key = str(job.directory)
         # The seeds of a row cost the same, and share one estimate. A sweep gives each job on a CPU so many
         # threads; a run alone takes the free cores.
         if key not in estimates:
             threads = threads_of(tasks[number]) if tasks else None
             estimates[key] = estimate(job, threads)
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
-        state = run_state(job.directory, job.settings.eval, retry=retry)
-        # Of a run that is finished the table says what it took, by the estimate.
-        done_steps = step_to_continue_from(job.directory) if state == OPEN else 0
         jobs.append(EstimatedJob(job, estimates[key], state, done_steps))
     # A run alone takes all free cores and needs no plan of what runs at once.
     if not composed.is_sweep:

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.cli.dry_run import check_corpus_is_here, megabytes
-from posenc.cli.room import room_on
 from posenc.config.compose import Jobs
 from posenc.core.console import terminal_width
 from posenc.core.errors import plural, visible
@@ -23,6 +22,7 @@ from posenc.running.given_model import OPEN_DIGEST
 from posenc.running.job import Job
 from posenc.running.jobs import check_jobs
 from posenc.running.measured_text import text_line
+from posenc.running.room import room_on
 from posenc.training.checkpoint import newest_checkpoint
 
 STORED = "stored"
@@ -64,7 +64,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
         _print_cells(console, evaluations[0])
     else:
         _print_table(console, _jobs_table(evaluations))
-    room = room_on(device)
+    room = room_on(device, evaluations[0].job.given_model)
     # Evaluations of one sweep may run at once, but each is a process that has to fit by itself.
     largest = max(evaluation.estimate.memory for evaluation in evaluations)
     console.print(Text(f"memory     about {megabytes(room.needed(largest))} of {megabytes(room.free)} free"))
@@ -101,10 +101,9 @@ def _print_cells(console: Console, evaluation: EstimatedEvaluation) -> None:
     if evaluation.estimate.tries:
         time = duration(evaluation.estimate.tuning_seconds)
         console.print(Text(f"tuning     up to {evaluation.estimate.tries} candidates, {time} of the time"))
-    if job.tokenizer.name == "bytes" and job.settings_hash == OPEN_DIGEST:
+    if evaluation.estimate.has_exact_targets and job.settings_hash == OPEN_DIGEST:
         console.print(Text("What is stored is not known: the weights were not read."))
-    # A byte is a token, so of bytes the numbers are exact.
-    if job.tokenizer.name != "bytes":
+    if not evaluation.estimate.has_exact_targets:
         console.print(Text("Targets are estimated: the text is not tokenised. What is stored is not known."))
 
 

@@ -4,6 +4,7 @@ from posenc.data.catalogue import list_corpora as list_corpora
 from posenc.data.corpus import CorpusFacts as CorpusFacts
 from posenc.data.corpus import prepare as prepare
 from posenc.data.corpus import read_facts as read_facts
+from posenc.data.corpus import tokens_in_cache as tokens_in_cache
 from posenc.data.corpus import training_texts as training_texts
 from posenc.data.corpus_checks import check_lengths as check_lengths
 from posenc.data.corpus_checks import corpus_notes as corpus_notes

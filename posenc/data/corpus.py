@@ -210,6 +210,13 @@ def training_texts(fingerprint: str) -> set[bytes]:
 # --- Tokens
 
 
+def tokens_in_cache(tokenizer: TokenizerSettings, facts: CorpusFacts) -> TokenStore | None:
+    """Return the tokens of a corpus if they are in the cache. Nothing is tokenised or written."""
+    if facts.task is not None or tokenizer.name == "bpe":  # building that one would train it
+        return None
+    return open_entry(entry_of(facts.fingerprint, build_tokenizer(tokenizer, facts).identity()))
+
+
 def prepare(data: DataSettings, tokenizer: TokenizerSettings, facts: CorpusFacts | None = None) -> TokenStore:
     """Return the tokens of a corpus, from the cache or newly written to it. Drops its documents from memory.
 

@@ -47,8 +47,13 @@ def generate(context: EvalContext, tokens: np.ndarray, is_generated: np.ndarray)
             text[:, column] = torch.where(is_marked[:, column], choice, text[:, column])
         generated[batch.numbers] = text.numpy()
 
-    # One target a window: most passes end at the column whose token is asked for.
-    run_in_batches(context, Windows.of_tokens(tokens, n_targets=1), continue_batch, inputs)
+    # Most passes end at the column whose token is asked for. Those over whole windows have all outputs from
+    # there on, of which the first ones have most.
+    n_outputs = 1
+    if not inputs.encoding.prefix_stable:
+        first_column = int(np.flatnonzero(is_generated.any(axis=0)).min(initial=window))
+        n_outputs = length - first_column
+    run_in_batches(context, Windows.of_tokens(tokens, n_outputs), continue_batch, inputs)
     return generated
 
 

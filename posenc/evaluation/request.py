@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -68,6 +68,7 @@ class Plan(ABC):
 
     hash: str  # of the text and of the scored tokens
     stride: int | None = None  # tokens from one window to the next, if the windows overlap
+    keeps_keys: ClassVar[bool] = False  # the model writes, and keeps keys and values of a window for that
 
     @property
     def passes_key(self) -> Hashable:

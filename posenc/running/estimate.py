@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from posenc.data import TokenStore, vocabulary
+from posenc.data import TokenStore, tokens_in_cache, vocabulary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, cells_with_passes, is_stored, plan_cells
 from posenc.evaluation.extensions import build_extension, leaves
@@ -176,6 +176,7 @@ class EvaluationEstimate:
     tries: int  # at most so many values of an extension's knobs are tried first
     tuning_seconds: float
     memory: float  # bytes
+    has_exact_targets: bool  # False: they are estimated, and what is stored is not known
 
     @property
     def seconds(self) -> float:
@@ -186,8 +187,8 @@ class EvaluationEstimate:
 def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> EvaluationEstimate:
     """Count what `posenc eval` does with the checkpoint of `step`. Nothing is tokenised or measured.
 
-    Which cells are stored already is known only where a token is a byte: a stored cell is found by its
-    targets, and other tokenizers' targets are not known without the tokens.
+    Which cells are stored already is known where a token is a byte, or where the tokens are in the cache: a
+    stored cell is found by its targets.
     """
     evaluation = job.evaluation
     bytes_a_token = job.bytes_a_token
@@ -195,7 +196,10 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         # A plan that has measured it already hands it on, since it
         # takes the tokenizer and a sample of the text.
         bytes_a_token = measured_bytes_a_token(job.corpus_facts, job.tokenizer, evaluation.split)
-    store = store_of_lengths(job.corpus_facts, job.tokenizer, bytes_a_token)
+    # Tokens are in the cache once an evaluation has begun, which may have been stopped.
+    was_begun = job.tokenizer.name != "bytes" and job.directory.is_dir()
+    cached = tokens_in_cache(job.tokenizer, job.corpus_facts) if was_begun else None
+    store = cached or store_of_lengths(job.corpus_facts, job.tokenizer, bytes_a_token)
     model = job.given_model or build_outline(
         job.run_settings, job.run_shape, vocabulary(job.data.plant, store)
     )
@@ -211,7 +215,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)
-    has_exact_targets = job.tokenizer.name == "bytes"
+    has_exact_targets = cached is not None or job.tokenizer.name == "bytes"
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
     cells = _cell_estimates(planned, rates, stored)
     measured = [cell for cell, estimated in zip(planned, cells, strict=True) if estimated.problem is None]
@@ -226,7 +230,28 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         tries=tries,
         tuning_seconds=tuning_seconds,
         memory=_evaluation_memory(model, as_trained.precision, parameters, batch_tokens, measured),
+        has_exact_targets=has_exact_targets,
     )
+
+
+def memory_by_window(job: Job, batch_tokens: int) -> dict[int, float]:
+    """Return the bytes that the weights and a pass take, by window; for a model of transformers, as trained.
+
+    Windows that cannot be measured are left out. A pass has at least one window, however few `batch_tokens`.
+    """
+    model = job.given_model
+    assert isinstance(model, UnloadedModel)
+    store = store_of_lengths(job.corpus_facts, job.tokenizer, job.bytes_a_token)
+    context = eval_context(job, model, store)
+    memory: dict[int, float] = {}
+    for cell in plan_cells(context, request_of(job, store), job.evaluation.protocols):
+        try:
+            _inputs_of(cell)
+        except NotApplicableError:
+            continue
+        needed = _memory_of_pass(model, cell, batch_tokens) + _bytes_of_copy(model, context.precision)
+        memory[cell.window] = max(needed, memory.get(cell.window, 0.0))
+    return memory
 
 
 def _tuning_seconds(job: Job, context: EvalContext, request: EvalRequest, rates: Rates) -> float:
@@ -246,7 +271,13 @@ def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rate
     """Return the seconds of every pass of the evaluation, and what cannot be measured, in words."""
     context = eval_context(job, model, store)
     planned = plan_cells(context, request_of(job, store), job.evaluation.protocols)
-    cells = _cell_estimates(planned, rates)
+    # An evaluation that was stopped goes on with what is not stored. A run of another length of training has
+    # another directory, so that its last step is enough to find the records.
+    training = job.training
+    assert training is not None
+    has_exact_targets = not store.is_outline or job.tokenizer.name == "bytes"
+    stored = [has_exact_targets and is_stored(cell, job.directory, training.steps) for cell in planned]
+    cells = _cell_estimates(planned, rates, stored)
     problems = [f"{cell.protocol} at {cell.window}: {cell.problem}" for cell in cells if cell.problem]
     return sum(cell.seconds for cell in cells), problems
 
@@ -275,10 +306,7 @@ def _cell_estimates(
             continue
         encoding = context.effective_encoding(cell.window)
         try:
-            cell.plan.check_fits(cell.window)
-            inputs = inputs_given(encoding, cell.window, targets_in_window)
-            if isinstance(context.model, CallableModel):  # of posenc's own models it was checked before
-                positions_of_windows(context, encoding, cell.window, inputs)
+            inputs = _inputs_of(cell)
         except NotApplicableError as error:
             # Such a cell is no error: the evaluation notes the reason in
             # place of a number, and so does the dry run.
@@ -292,6 +320,17 @@ def _cell_estimates(
         passes += math.ceil(cell.plan.tokens_of_other_passes(cell.window) / context.batch_tokens)
         estimates.append(dataclasses.replace(without_passes, passes=passes, seconds=seconds))
     return estimates
+
+
+def _inputs_of(cell: EvalCell) -> int:
+    """Return how many tokens of a window the model reads. Raises NotApplicableError if it cannot."""
+    context = cell.context
+    encoding = context.effective_encoding(cell.window)
+    cell.plan.check_fits(cell.window)
+    inputs = inputs_given(encoding, cell.window, cell.plan.targets_in(cell.window))
+    if isinstance(context.model, CallableModel):  # of posenc's own models it was checked before
+        positions_of_windows(context, encoding, cell.window, inputs)
+    return inputs
 
 
 def _windows_of(cell: EvalCell) -> int:
@@ -350,8 +389,7 @@ def _evaluation_memory(
 ) -> float:
     """Return the bytes of the weights and of what one layer keeps; of a given function the weights alone."""
     if isinstance(model, UnloadedModel):
-        # autocast keeps a copy in bf16 of every weight that it has used.
-        copies = model.sizes.bytes_of_copy if precision == "bf16" else 0.0
+        copies = _bytes_of_copy(model, precision)
         # Shorter windows may need more: more of them go through the model at once.
         passes = [_memory_of_pass(model, cell, batch_tokens) for cell in cells]
         return max(passes, default=float(model.sizes.weight_bytes)) + copies
@@ -364,13 +402,22 @@ def _evaluation_memory(
     return weights + BYTES_A_NUMBER["fp32"] * max(batch_tokens, longest) * kept_a_token
 
 
+def _bytes_of_copy(model: UnloadedModel, precision: str) -> float:
+    """Return the bytes of the copy in bf16 that autocast keeps of every weight that it has used."""
+    return model.sizes.bytes_of_copy if precision == "bf16" else 0.0
+
+
 def _memory_of_pass(model: UnloadedModel, cell: EvalCell, batch_tokens: int) -> float:
     """Return the bytes of weights and of a pass of a cell."""
     targets = cell.plan.targets_in(cell.window)
     acting = cell.context.effective_encoding(cell.window)
     parts = AttentionParts.of(leaves(acting))
     tokens_at_once = min(batch_tokens, _windows_of(cell) * cell.window)
-    return model.memory(tokens_at_once, cell.window, targets, has_own_attention=not parts)
+    needed = model.memory(tokens_at_once, cell.window, targets, has_own_attention=not parts)
+    if not cell.plan.keeps_keys:
+        return needed
+    # A text is written alone, and with its keys kept it is read at once, without chunks.
+    return max(needed, model.memory_of_writing(cell.window, has_own_attention=not parts))
 
 
 def _width(model: MeasuredModel) -> int:

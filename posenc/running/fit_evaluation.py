@@ -1,9 +1,9 @@
 """Fit the evaluation of a model of transformers to the text and the machine, where the user left it open.
 
-Lengths are those that enough documents have. Targets, and windows of protocols that count these, are as many
-as take about `eval.max_minutes`. What was chosen once for a model, a text and a time is kept in the cache:
-later, under load, fewer would be chosen, but an extension has to be measured on the same targets as the model
-as trained.
+Lengths are those that enough documents have, and whose passes fit into memory. Targets, and windows of
+protocols that count these, are as many as take about `eval.max_minutes`. What was chosen once for a model, a
+text and a time is kept in the cache: later, under load or with less free memory, fewer would be chosen, but
+an extension has to be measured on the same targets as the model as trained.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
@@ -21,9 +22,10 @@ from posenc.evaluation.lengths import resolve_lengths
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
 from posenc.report.texts import length_text
 from posenc.results.statistics.documents import FEW_DOCUMENTS
-from posenc.running.estimate import estimate_evaluation
+from posenc.running.estimate import estimate_evaluation, memory_by_window
 from posenc.running.job import Job
 from posenc.running.outline_store import measured_bytes_a_token
+from posenc.running.room import room_on
 from posenc.settings.base import flattened
 from posenc.settings.tree import NONE, EvalOverrides, EvalSettings, ExtendRequest, TokenizerSettings
 
@@ -132,6 +134,90 @@ def note_on_lengths(wanted: Sequence[int], fitted: Sequence[int], texts: LongTex
     return f"lengths    without {names}: {documents} of {texts.name} {verb} longer than {shortest:,} tokens"
 
 
+# --- memory
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """Hold the lengths that fit into memory, and the tokens of a pass with which they do."""
+
+    lengths: list[int]  # windows in tokens
+    batch_tokens: int
+    notes: list[str]  # what was left out or lowered, and why
+
+    def applied(self, settings: EvalSettings) -> EvalSettings:
+        """Return the settings with what was chosen."""
+        return settings.with_changes(lengths=self.lengths, batch_tokens=self.batch_tokens)
+
+
+def fit_to_memory(job: Job, asked: EvalOverrides, model_key: Sequence[object]) -> MemoryFit:
+    """Return the lengths whose passes fit into the free memory, of those that the user left open.
+
+    Passes are made smaller first, down to one window. T stays, whether it fits or not. The choice is kept in
+    the cache, for models with this key.
+    """
+    has_open_batch = asked.batch_tokens is None
+    has_open_lengths = asked.lengths is None
+    key = [*_key_of_fit(job, model_key), "memory", has_open_batch, has_open_lengths]
+    path = _path_of_fit(key)
+    stored = read_sealed(path)
+    if stored is not None:
+        return MemoryFit(**stored)
+    fit = _fit_memory(job, has_open_batch=has_open_batch, has_open_lengths=has_open_lengths)
+    _keep(path, fit)
+    return fit
+
+
+def _fit_memory(job: Job, *, has_open_batch: bool, has_open_lengths: bool) -> MemoryFit:
+    """Return the lengths and the tokens of a pass that fit into the memory that is free now."""
+    length = job.settings.context_length
+    batch_tokens = job.evaluation.settings.batch_tokens
+    windows = list(job.evaluation.lengths.windows)
+    room = room_on(job.device, job.given_model)
+    least_batch = 1 if has_open_batch else batch_tokens
+    least_memory = memory_by_window(job, least_batch)  # of the smallest passes
+    too_large = [window for window in windows if least_memory.get(window, 0.0) > room.for_model]
+    # A model whose weights alone are too large has no length that fits, and its plan says so by T.
+    left_out = [window for window in too_large if has_open_lengths and window > length]
+    notes = []
+    free = f"{_gigabytes(room.free)} are free"
+    if left_out:
+        needs = [
+            f"{length_text(round(window / length, 4))} needs {_gigabytes(room.needed(least_memory[window]))}"
+            for window in left_out
+        ]
+        notes.append(f"memory     without lengths that do not fit: {', '.join(needs)}, and {free}")
+    if has_open_lengths and length in too_large:
+        needed = _gigabytes(room.needed(least_memory[length]))
+        notes.append(f"memory     T = {length:,} does not fit: it needs {needed}, and {free}")
+    fitting = [window for window in windows if window not in left_out]
+    # Below the largest pass of a single window nothing is gained.
+    target = max(room.for_model, *(least_memory.get(window, 0.0) for window in fitting))
+    lowered = batch_tokens
+    most_memory = _most_memory(job, fitting, lowered)
+    whole_memory = most_memory
+    while has_open_batch and most_memory > target and lowered > 1:
+        lowered //= 2
+        most_memory = _most_memory(job, fitting, lowered)
+    if lowered < batch_tokens:
+        needed = _gigabytes(room.needed(whole_memory))
+        notes.append(f"memory     eval.batch_tokens={lowered}: {batch_tokens} need {needed}, and {free}")
+    return MemoryFit(fitting, lowered, notes)
+
+
+def _most_memory(job: Job, windows: Sequence[int], batch_tokens: int) -> float:
+    """Return the bytes of the largest pass over any of these windows."""
+    memory = memory_by_window(job, batch_tokens)
+    return max((memory.get(window, 0.0) for window in windows), default=0.0)
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.3g} GB"
+
+
+# --- time
+
+
 def fit_to_time(
     job: Job, limits: FitLimits, extend: ExtendRequest, model_key: Sequence[object]
 ) -> Evaluation:
@@ -141,9 +227,22 @@ def fit_to_time(
     them open. The choice is kept in the cache, for models with this key: it names what decides the time of a
     pass, and is known before weights are read.
     """
-    # The key has all that the choice depends on, but the load of the machine:
-    # a minute later that would choose other targets.
-    key = [
+    path = _path_of_fit([*_key_of_fit(job, model_key), dataclasses.asdict(limits)])
+    # A file that was cut or edited has a wrong sha256, and counts as none.
+    stored = read_sealed(path)
+    fit = _fit(job, limits) if stored is None else Fit(**stored)
+    if stored is None:
+        _keep(path, fit)
+    settings = fit.applied(job.evaluation.settings)
+    return resolve_evaluation(settings, job.settings.context_length, extend)
+
+
+def _key_of_fit(job: Job, model_key: Sequence[object]) -> list[object]:
+    """Return all that a choice depends on, but the load of the machine.
+
+    A minute later the load would choose other targets.
+    """
+    return [
         REVISION,
         list(model_key),
         job.settings.encoding.name,
@@ -152,17 +251,17 @@ def fit_to_time(
         [str(window) for window in job.evaluation.lengths.windows],
         [[protocol.name, protocol.settings.plain()] for protocol in job.evaluation.protocols],
         job.evaluation.settings.plain(),
-        dataclasses.asdict(limits),
     ]
-    path = cache_dir() / "fits" / f"{digest_of(key)}.json"
-    # A file that was cut or edited has a wrong sha256, and counts as none.
-    stored = read_sealed(path)
-    fit = _fit(job, limits) if stored is None else Fit(**stored)
-    if stored is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_sealed(path, dataclasses.asdict(fit))
-    settings = fit.applied(job.evaluation.settings)
-    return resolve_evaluation(settings, job.settings.context_length, extend)
+
+
+def _path_of_fit(key: Sequence[object]) -> Path:
+    return cache_dir() / "fits" / f"{digest_of(key)}.json"
+
+
+def _keep(path: Path, fit: Fit | MemoryFit) -> None:
+    """Write a choice into the cache."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_sealed(path, dataclasses.asdict(fit))
 
 
 def _fit(job: Job, limits: FitLimits) -> Fit:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
-from posenc.core.paths import conf_dir, load_yaml
+from posenc.core.paths import conf_dir, expanded, load_yaml
 from posenc.data import build_tokenizer, stored_tokenizer
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.lengths import nearest_length
@@ -35,6 +35,7 @@ from posenc.running.checks import check_name
 from posenc.running.fit_evaluation import (
     FitLimits,
     LongTexts,
+    fit_to_memory,
     fit_to_time,
     fitted_lengths,
     note_on_lengths,
@@ -76,6 +77,7 @@ from posenc.training.device import resolve_device
 
 # Architectures with a bias of slope times position, which two bytes would round. Falcon has one with `alibi`.
 BIASED = ("bloom", "mpt")
+EXPERIMENT = "subjects"  # the folder of all records of subjects, below subject.runs_dir
 PLAIN_ATTENTIONS = (SDPA, EAGER)  # that all architectures of plain checkpoints have
 # From here on not every whole number exists: a bf16 has 8 binary digits, an fp16 11.
 FIRST_ALIKE = {"bf16": "256 and 257", "fp16": "2048 and 2049"}  # positions that are equal in this type
@@ -184,11 +186,18 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
         or subject.chunk_tokens is not None
         or subject.attention not in (None, *PLAIN_ATTENTIONS)
         or not subject.rope_scaling
+        # What is stored of it is found by the name of its directory, as with `tokenizer=bytes`.
+        or any(_folder_of_records(subject).glob(f"{safe_name(Path(subject.path).name)}-T*"))
     )
     checkpoint = None if needs_transformers else read_plainly(subject.path)
     if checkpoint is None or stored_tensors(checkpoint) is None:  # weights are counted in an outline then
         return None
     return checkpoint
+
+
+def _folder_of_records(subject: HfSubject) -> Path:
+    """Return the folder in which each measured model has a directory."""
+    return expanded(subject.runs_dir) / EXPERIMENT
 
 
 def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Job:
@@ -216,7 +225,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
             evaluation=evaluation,
             device=resolve_device(settings.device),
             runs_dir=hf.subject.runs_dir,
-            experiment_name="subjects",
+            experiment_name=EXPERIMENT,
             digest=_digest(hf, only_estimate=only_estimate),
             precision=dtype,
             subject=_stored_subject(hf),
@@ -227,8 +236,12 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     attention = hf.model.sizes.attention.name
     # The extension is not part of it: with and without one the same targets are measured.
     model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer, attention]
+    # With a device map layers are spread over devices, and it is not known which memory is free for which.
+    if hf.weights.device_map is None:
+        job = _fitted_to_memory(job, settings, model_key)
+        # The check is repeated, since no length beyond T may be left.
+        job.evaluation.check_tuning(hint="the free memory left none: set eval.lengths, or free some")
     fitted = _fitted_to_time(job, settings, model_key)
-    # The check is repeated, since the time may have left no length beyond T.
     fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted
 
@@ -403,6 +416,20 @@ def _fitted_to_text(
         text = dataclasses.replace(text, notes=(*text.notes, note))
     fitted = evaluation.settings.with_changes(lengths=lengths)
     return text, texts, resolve_evaluation(fitted, length, settings.extend)
+
+
+def _fitted_to_memory(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:
+    """Return the job with lengths and passes that fit into memory, as far as the user gave none.
+
+    The choice is kept for models with this key.
+    """
+    fit = fit_to_memory(job, settings.eval, model_key)
+    if not fit.notes:
+        return job
+    values = fit.applied(job.evaluation.settings)
+    evaluation = resolve_evaluation(values, job.settings.context_length, settings.extend)
+    fitted = job.settings.with_changes(eval=evaluation.settings)
+    return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=(*job.notes, *fit.notes))
 
 
 def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:

@@ -247,6 +247,22 @@ class UnloadedModel(CallableModel):
         numbers_of_window = numbers_of_keys + numbers_of_targets + numbers_of_pairs
         return sizes.memory(tokens_at_once, logits) + FLOAT_BYTES * n_windows * numbers_of_window
 
+    def memory_of_writing(self, window: int, *, has_own_attention: bool = True) -> float:
+        """Return the bytes of weights and of a pass over a window whose keys and values are kept.
+
+        posenc's own attention keeps none: there the text is read again for each token.
+        """
+        sizes = self.sizes
+        attention = sizes.attention if has_own_attention else sizes.attention.without_scores()
+        numbers = attention.numbers_a_pair(sizes.shape.n_heads, window) * window**2
+        if has_own_attention:
+            # While a layer's keys are joined to those that it has, both are there.
+            numbers += sizes.kept_numbers * window
+            bytes_kept = sizes.bytes_a_weight * sizes.kept_numbers * sizes.shape.n_layers * window
+        else:
+            bytes_kept = 0.0
+        return sizes.memory(window, self.vocab_size) + FLOAT_BYTES * numbers + bytes_kept
+
 
 def _no_pass(tokens: Tensor) -> Tensor:
     """Stand in for the function that a model without its weights does not have."""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import statistics
 import time
 
@@ -11,7 +12,6 @@ import tiny
 import torch
 from fake_runs import only_run, stamps
 
-from posenc.cli.room import room_on
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.quantities import duration
@@ -24,6 +24,7 @@ from posenc.running.bench.work import training_work
 from posenc.running.estimate import estimate
 from posenc.running.machine_rates import Rates
 from posenc.running.plan_training import plan_training
+from posenc.running.room import room_on
 from posenc.running.sweep.resources import seconds_of_all
 
 
@@ -103,6 +104,15 @@ def test_a_run_that_stopped_takes_the_time_of_the_steps_that_are_left(
     assert ("to run, 90% trained" in " ".join(result.out.split())) == (status == "interrupted")
 
 
+def test_what_an_evaluation_measured_before_it_was_stopped_takes_no_time(train, run_copy, monkeypatch):
+    monkeypatch.setattr(estimates, "_cell_seconds", lambda *_: 100.0)
+    (run_copy / "status.json").write_text('{"status": "interrupted"}')
+    row_without_time = r"^rope-\S+ +\S+ +0 s +0 s .* to run, 100% trained *$"
+    assert re.search(row_without_time, train("encoding=rope", "--dry-run").out, re.M)
+    shutil.rmtree(run_copy / "records")
+    assert not re.search(row_without_time, train("encoding=rope", "--dry-run").out, re.M)
+
+
 # --- Sweeps and states
 def test_a_sweep_has_a_line_for_each_job_in_the_order_in_which_they_run(train, run_copy):
     result = train("-m", "encoding=rope,alibi", "seed=1,0", "sweep.jobs=1", "--dry-run")
@@ -176,14 +186,14 @@ def test_each_job_begins_when_one_before_it_ends(seconds, at_once, total):
 
 # --- What cannot be done is named
 def test_a_model_that_does_not_fit_is_named(train, monkeypatch):
-    monkeypatch.setattr("posenc.cli.room.free_memory", lambda: 1e4)
+    monkeypatch.setattr("posenc.running.room.free_memory", lambda: 1e4)
     result = train("encoding=rope", "--dry-run")
     assert result.code == 1
     assert re.search(r"does not fit: \d+ MB free", " ".join(result.out.split()))
 
 
 def test_a_gpu_of_a_mac_has_the_memory_of_the_machine(monkeypatch):
-    monkeypatch.setattr("posenc.cli.room.free_memory", lambda: 1e9)
+    monkeypatch.setattr("posenc.running.room.free_memory", lambda: 1e9)
     room = room_on(torch.device("mps"))
     assert room.free == 1e9 + room.loaded
     assert room.fits(1e9)

@@ -120,7 +120,7 @@ def test_several_jobs_have_a_line_each(measure):
 
 
 def test_what_does_not_fit_ends_with_1(measure, monkeypatch):
-    monkeypatch.setattr("posenc.cli.room.free_memory", lambda: 1.0)
+    monkeypatch.setattr("posenc.running.room.free_memory", lambda: 1.0)
     assert measure("--dry-run").code == 1
 
 
@@ -138,3 +138,18 @@ def test_a_model_of_transformers_is_counted_too(posenc, corpus, tmp_path):
     result = posenc("eval", *settings, "data=files", f"data.paths={corpus}", "eval.lengths=[1x]", "--dry-run")
     assert result.code == 0, result.err
     assert re.search(rf"^fixed-target +{hf_models.T} \(1x\) ", result.out, re.M)
+
+
+def test_what_an_evaluation_of_a_checkpoint_stored_before_it_was_stopped_is_known(
+    posenc, corpus, working_folder, tmp_path
+):
+    """Its tokens are in the cache then, and its directory is named by a digest that is known."""
+    folder = hf_models.save(hf_models.random_model("llama", **hf_models.LLAMA), tmp_path / "llama")
+    settings = ("subject=hf", f"subject.path={folder}", "device=cpu", "eval.max_targets=200")
+    text = ("data=files", f"data.paths={corpus}")
+    command = ("eval", *settings, *text, "eval.lengths=[1x,2x]")
+    assert posenc(*command).code == 0
+    (longest,) = working_folder.glob(f"runs/subjects/llama-*/records/fixed-target-W{2 * hf_models.T}-*")
+    longest.unlink()
+    states = {window: state for (_, window), (_, _, state) in cells_of(posenc(*command, "--dry-run")).items()}
+    assert states == {hf_models.T: "stored", 2 * hf_models.T: "measure"}

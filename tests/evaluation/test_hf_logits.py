@@ -7,6 +7,7 @@ import transformers
 
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import callables
+from posenc.evaluation.models.scoring import ModelPass, scorer_of
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.training.memory import LiveTensors
 
@@ -105,3 +106,76 @@ def test_layers_tell_how_far_a_pass_is():
     subject.losses(tokens, targets, on_layer=shares.append)
     assert shares == [0.5, 1.0]
     assert not any(module._forward_hooks for module in subject.modules())
+
+
+# --- a model whose forward makes all logits
+class WithoutLimit(transformers.LlamaForCausalLM):
+    """A Llama as older code on the hub has it: its forward knows no `logits_to_keep`."""
+
+    def forward(self, input_ids=None, past_key_values=None, use_cache=None):
+        return super().forward(input_ids, past_key_values=past_key_values, use_cache=use_cache)
+
+
+@pytest.fixture
+def without_limit():
+    """A subject of such a model. All logits of 1024 tokens take 201 MB."""
+    torch.manual_seed(0)
+    sizes = hf_models.SIZES | hf_models.LLAMA | {"vocab_size": 49_152}
+    return TransformersModel(WithoutLimit(transformers.LlamaConfig(**sizes)).eval(), T)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda subject, tokens: subject(tokens, 1),
+        lambda subject, tokens: subject.next_logits(tokens).logits,
+        lambda subject, tokens: subject.losses(tokens, tokens[:, -1:]).nats,
+    ],
+    ids=["first choice", "next token", "losses"],
+)
+def test_logits_that_nobody_asked_for_are_not_made_by_a_model_without_a_limit(without_limit, ask):
+    tokens, _ = windows(250, 1024, count=1)
+    with LiveTensors() as meter:
+        ask(without_limit, tokens)
+    assert meter.peak < 1024 * 49_152 * 4 / 4
+
+
+def test_a_model_without_a_limit_gives_the_logits_of_its_own_forward(without_limit):
+    tokens, _ = windows(250, T)
+    with torch.no_grad():
+        expected = without_limit.model(tokens).logits
+    torch.testing.assert_close(without_limit(tokens, 3), expected[:, -3:], atol=1e-6, rtol=0)
+    step = without_limit.next_logits(tokens[:, :-1])
+    step = without_limit.next_logits(tokens[:, -1:], step.past)
+    torch.testing.assert_close(step.logits, expected[:, -1], atol=1e-5, rtol=0)
+
+
+def test_the_first_choice_makes_logits_of_one_target():
+    """A text that is written by passes over whole windows has as many outputs as tokens follow."""
+    subject = model_of("llama", vocab_size=49_152)
+    scorer = scorer_of(subject, "fp32", torch.device("cpu"))
+    tokens, _ = windows(250, 1024, count=1)
+    encoding = subject.effective_encoding
+    model_pass = ModelPass(inputs=tokens, pos=torch.arange(1024), encoding=encoding, n_targets=1024)
+    with LiveTensors() as meter:
+        choice = scorer.first_choice(model_pass)
+    assert meter.peak < 1024 * 49_152 * 4 / 4
+    assert choice.tolist() == subject(tokens[:, :1], 1)[:, 0].argmax(-1).tolist()
+
+
+# --- precision
+def test_products_in_bf16_are_those_of_autocast():
+    """Losses of the same operations: rounding is the same, too."""
+    subject = model_of("llama")
+    scorer = scorer_of(subject, "bf16", torch.device("cpu"))
+    tokens, targets = windows(250, T)
+    model_pass = ModelPass(
+        inputs=tokens, pos=torch.arange(T), encoding=subject.effective_encoding, n_targets=T
+    )
+    scored = scorer.losses(model_pass, targets, with_best=False).nats
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        logits = subject.model(tokens, use_cache=False).logits
+    expected = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")
+    torch.testing.assert_close(scored, expected, atol=1e-6, rtol=0)
+    in_fp32 = subject.losses(tokens, targets).nats
+    assert 1e-4 < (scored - in_fp32).abs().max() < 0.02

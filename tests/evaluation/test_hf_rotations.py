@@ -42,11 +42,11 @@ def tokens(length):
     return torch.randint(250, (2, length), generator=torch.Generator().manual_seed(1))
 
 
-def extended_logits(subject, window=WINDOW, **settings):
+def extended_logits(subject, length=WINDOW, **settings):
     """Return the logits of two texts with an extension, which is checked first as a plan does."""
-    subject.check(settings, window, tune=False)
+    subject.check(settings, length, tune=False)
     extension = build_extension(settings, subject)
-    return subject(tokens(window), window, extension.effective_encoding(window))
+    return subject(tokens(length), length, extension.effective_encoding(length))
 
 
 @torch.no_grad()
@@ -152,7 +152,7 @@ def test_within_its_first_length_longrope_is_extended_by_its_short_factors(kind,
     changed = hf_models.scaled(kind)
     module = changed.model.rotary_emb
     module.original_inv_freq = module.original_inv_freq / 2
-    logits = extended_logits(subject, window=T, name="pi", factor=2.0)
+    logits = extended_logits(subject, length=T, name="pi", factor=2.0)
     torch.testing.assert_close(logits, logits_of(changed, T), atol=1e-5, rtol=0)
 
 
@@ -166,8 +166,10 @@ def test_a_temperature_is_for_the_layers_that_are_extended(kind, subject):
 
 
 # --- distances
-def attention_by_distance(subject, distance):
+def attention_by_distance(subject, distance, is_seen):
     """Return an attention function that turns each pair of a query and a key by a distance of its own (W, W).
+
+    Where `is_seen` (W, W) is false a query does not see a key.
 
     It takes queries and keys that are rotated already, as pairs of numbers, complex ones in float64.
     """
@@ -195,7 +197,7 @@ def attention_by_distance(subject, distance):
             s = torch.tanh(s / softcap) * softcap
         if mask is not None:
             s = s + mask
-        s = s.masked_fill(true_distance < 0, -torch.inf)
+        s = s.masked_fill(~is_seen | (true_distance < 0), -torch.inf)
         sinks = options.get("s_aux")
         if sinks is not None:
             s = torch.cat((s, sinks.double().view(1, -1, 1, 1).expand(*s.shape[:3], 1)), dim=-1)
@@ -205,10 +207,13 @@ def attention_by_distance(subject, distance):
     return attend
 
 
-def logits_by_distance(model, subject, distance):
+def logits_by_distance(model, subject, distance, is_seen=None):
     """Return the logits of two texts with distances (W, W) of their own."""
+    if is_seen is None:
+        is_seen = torch.ones_like(distance, dtype=torch.bool)
     eager_mask = transformers.masking_utils.eager_mask
-    transformers.AttentionInterface.register("by distance", attention_by_distance(subject, distance))
+    attend = attention_by_distance(subject, distance, is_seen)
+    transformers.AttentionInterface.register("by distance", attend)
     transformers.AttentionMaskInterface.register("by distance", eager_mask)
     implementation = model.config._attn_implementation
     model.set_attn_implementation("by distance")
@@ -241,6 +246,65 @@ def test_distances_are_counted_in_groups(kind, queries, subject):
     assert (logits - logits_of(model(kind))).abs().max() > 1e-3
 
 
+def true_distances(window):
+    """Return the distance of each query and key, (W, W)."""
+    i = torch.arange(window)
+    return i[:, None] - i
+
+
+def capped_distances(window):
+    """Return ReRoPE's distances: from 40 on all are 40."""
+    return true_distances(window).clamp(max=40)
+
+
+def shifted_distances(window):
+    """Return STRING's distances: those from 64 on begin anew at 16."""
+    distance = true_distances(window)
+    return torch.where(distance < 64, distance, distance - 64 + 16)
+
+
+def chunked_distances(window):
+    """Return the distances of dual chunk attention, section 3 of its paper, for chunks of 96 at T = 128."""
+    chunk = 96
+    i = torch.arange(window)
+    in_chunk = i % chunk
+    of_successor = (in_chunk + chunk).clamp(max=LONG - 1)
+    chunks_between = (i // chunk)[:, None] - i // chunk
+    far = torch.full_like(chunks_between, LONG - 1) - in_chunk  # (W, W), the query at the last position
+    near = of_successor[:, None] - in_chunk
+    inside = in_chunk[:, None] - in_chunk
+    return torch.where(chunks_between == 0, inside, torch.where(chunks_between == 1, near, far))
+
+
+def kept_distances(window):
+    """Return the distances in a list of two first keys and the latest 60, which is all that is kept."""
+    distance = true_distances(window)
+    key = torch.arange(window)
+    n_dropped = (key - 60 + 1 - 2).clamp(min=0)[:, None]  # by query: keys between the first and the latest
+    return torch.where(key < 2, distance - n_dropped, distance)
+
+
+DISTANCES = {
+    "dca": ({"chunk": 96}, chunked_distances),
+    "rerope": ({"window": 40}, capped_distances),
+    "string": ({"shift": 64, "near": 16}, shifted_distances),
+    "sinks": ({"sinks": 2, "window": 60}, kept_distances),
+}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+@pytest.mark.parametrize("kind", ["llama 3.1", "qwen yarn", "gpt-oss", "proportional"])
+def test_distances_of_other_extensions_are_turned_by_the_frequencies_of_the_checkpoint(kind, name, subject):
+    knobs, distances = DISTANCES[name]
+    is_seen = None
+    if name == "sinks":
+        is_seen = (torch.arange(WINDOW) < 2) | (true_distances(WINDOW) < 60)
+    logits = extended_logits(subject, name=name, **knobs)
+    expected = logits_by_distance(model(kind), subject, distances(WINDOW), is_seen)
+    torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)  # angles in float32 beside float64
+    assert (logits - logits_of(model(kind))).abs().max() > 1e-3
+
+
 OTHER_SIZES = {
     "gemma": {"head_dim": 8},
     "gemma2": hf_models.CONFIGS["gemma2"],
@@ -259,7 +323,7 @@ def test_the_rotation_of_an_architecture_is_the_one_that_is_known(architecture):
     sizes = hf_models.LLAMA | OTHER_SIZES.get(architecture, {})
     known = hf_models.random_model(architecture, **sizes)
     subject = TransformersModel(known, T)
-    logits = extended_logits(subject, window=2 * T, name="self_extend")
+    logits = extended_logits(subject, length=2 * T, name="self_extend")
     expected = logits_by_distance(known, subject, grouped_distances(2 * T, T))
     torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)
 

@@ -1,7 +1,9 @@
 """The plan of a model of transformers: made before its weights are read, and fitted to text and machine."""
 
 import dataclasses
+import re
 import shutil
+import sys
 from types import SimpleNamespace
 
 import hf_models
@@ -15,7 +17,15 @@ from posenc.core.errors import UserError
 from posenc.data.tokenizers import EncodedText, Tokenizer
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
-from posenc.running import estimate, fit_evaluation, hf_checkpoint, machine_rates, subject_hf, unloaded_model
+from posenc.running import (
+    estimate,
+    fit_evaluation,
+    hf_checkpoint,
+    machine_rates,
+    room,
+    subject_hf,
+    unloaded_model,
+)
 from posenc.running.fit_evaluation import Fit, FitLimits
 from posenc.running.jobs import CheckedJob, check_jobs, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
@@ -566,3 +576,112 @@ def test_chunks_leave_the_plan_as_it_is(plan):
 def test_chunks_that_would_change_numbers_are_refused_before_weights_are_read(plan, overrides, message):
     with pytest.raises(UserError, match=message):
         plan("eval.max_targets=500", *overrides)
+
+
+# --- a model that writes
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_memory_of_ruler_is_that_of_a_pass_which_keeps_its_keys(plan, tmp_path, attention):
+    """With many narrow layers keys and values are most of what it holds."""
+    sizes = {"num_hidden_layers": 24, "num_key_value_heads": 4, "intermediate_size": 16}
+    model = hf_models.random_model("llama", **(hf_models.LLAMA | sizes))
+    folder = hf_models.save(model, tmp_path / "model")
+    overrides = ["eval.protocols=[ruler]", "eval.ruler.tasks=[niah_multikey_3]", f"eval.lengths=[{3 * LONG}]"]
+    job = plan(f"subject.path={folder}", f"subject.attention={attention}", *overrides)
+    model.set_attn_implementation(attention)
+    subject = TransformersModel(model, T)
+    peak = peak_bytes(lambda length: subject.next_logits(torch.zeros(1, length, dtype=torch.int64)), 3 * LONG)
+    planned = estimate.memory_by_window(job, 1)[3 * LONG]
+    assert 1 / 1.5 < planned / (job.given_model.sizes.weight_bytes + peak) < 1.5
+
+
+# --- what fits into memory
+LARGE = ["context_length=256", "eval.max_targets=100", "subject.attention=eager"]
+
+
+@pytest.fixture
+def free(monkeypatch, tmp_path):
+    """Return a function that sets how much a model may take, and forgets what was chosen before."""
+
+    def set_free(size):
+        monkeypatch.setenv("POSENC_CACHE", str(tmp_path / f"cache of {size} bytes"))
+        monkeypatch.setattr(room, "free_memory", lambda: size)
+
+    return set_free
+
+
+def memory_notes(job):
+    """Return the notes on memory."""
+    return [note for note in job.notes if note.startswith("memory")]
+
+
+def test_default_lengths_that_do_not_fit_into_memory_are_left_out(plan, free):
+    whole = plan(*LARGE)
+    *others, longest = whole.evaluation.lengths.windows
+    needed = estimate.memory_by_window(whole, 1)
+    free((needed[longest] + needed[others[-1]]) / 2)
+    job = plan(*LARGE)
+    assert job.evaluation.lengths.windows == tuple(others)
+    (note,) = memory_notes(job)
+    pattern = r"memory     without lengths that do not fit: \S+x needs \S+ GB, and \S+ GB are free"
+    assert re.fullmatch(pattern, note)
+
+
+def test_a_dry_run_leaves_room_for_the_libraries_that_it_has_not_loaded(plan, free, monkeypatch):
+    whole = plan(*LARGE, only_estimate=True)
+    longest = whole.evaluation.lengths.longest
+    needed = estimate.memory_by_window(whole, 1)[longest]
+    monkeypatch.delitem(sys.modules, "transformers")
+    free(needed + room.TRANSFORMERS_BYTES + 1)
+    assert plan(*LARGE, only_estimate=True).evaluation.lengths.longest == longest
+    free(needed + room.TRANSFORMERS_BYTES - 1)
+    assert plan(*LARGE, only_estimate=True).evaluation.lengths.longest < longest
+
+
+def test_t_is_measured_even_if_it_does_not_fit(plan, free):
+    free(1)
+    job = plan(*LARGE)
+    assert job.evaluation.lengths.windows == (128, 256)
+    assert memory_notes(job)[-1].startswith("memory     T = 256 does not fit: it needs ")
+
+
+def test_lengths_that_the_user_named_stay_whether_they_fit_or_not(plan, free):
+    free(1)
+    assert plan(*LARGE, "eval.lengths=[1x,4x]").evaluation.lengths.windows == (256, 1024)
+
+
+def test_passes_are_made_smaller_before_a_length_is_left_out(plan, free):
+    many_windows = (*LARGE, "eval.max_targets=4000")
+    whole = plan(*many_windows)
+    least = max(estimate.memory_by_window(whole, 1).values())
+    most = max(estimate.memory_by_window(whole, 8192).values())
+    limit = (least + most) / 2
+    free(limit)
+    job = plan(*many_windows)
+    assert job.evaluation.lengths == whole.evaluation.lengths
+    batch_tokens = job.evaluation.settings.batch_tokens
+    assert 1 < batch_tokens < 8192
+    assert max(estimate.memory_by_window(job, batch_tokens).values()) <= limit
+    assert memory_notes(job)[0].startswith(f"memory     eval.batch_tokens={batch_tokens}: 8192 need ")
+
+
+def test_passes_that_the_user_named_stay_and_lengths_are_left_out_for_them(plan, free):
+    whole = plan(*LARGE)
+    memory = estimate.memory_by_window(whole, 8192)
+    free(memory[256])
+    job = plan(*LARGE, "eval.batch_tokens=8192")
+    assert job.evaluation.settings.batch_tokens == 8192
+    assert all(memory[window] <= memory[256] for window in job.evaluation.lengths.beyond_training)
+
+
+def test_lengths_that_were_left_out_once_stay_so(plan, free, monkeypatch):
+    """An extension has to be measured on the targets of the model as trained."""
+    free(1)
+    first = plan(*LARGE).evaluation.lengths
+    monkeypatch.setattr(room, "free_memory", lambda: 1e12)
+    assert plan(*LARGE, "extend=window").evaluation.lengths == first
+
+
+def test_layers_that_are_spread_over_devices_are_not_compared_with_the_memory_of_one(plan, free, monkeypatch):
+    monkeypatch.setattr(subject_hf.importlib.util, "find_spec", lambda name: name)
+    free(1)
+    assert not memory_notes(plan(*LARGE, "subject.device_map=auto"))

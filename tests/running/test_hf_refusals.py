@@ -213,8 +213,12 @@ def test_an_odd_length_beyond_every_document_is_named_as_it_was_given(refusal, l
 # --- extensions
 def test_missing_divisors_are_asked_for_without_another_reason(refusal, llama):
     text = refusal(llama, "extend=longrope")
-    assert "extend.factors=[" in text
+    assert "extend.factors=[1.0,1.2,...]: 4 numbers, fastest pair first, as long_factor" in text
     assert "it is for encodings" not in text
+
+
+def test_the_divisors_that_are_asked_for_are_enough(plan, llama):
+    assert plan(llama, "extend=longrope", "extend.factors=[1.0,1.5,3.0,4.5]").evaluation.is_extended
 
 
 def test_an_extension_that_leaves_the_frequencies_as_they_are_is_refused(refusal, llama):

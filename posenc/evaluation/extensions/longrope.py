@@ -41,7 +41,9 @@ class LongRoPE(Rescaled):
         pairs = len(self.turning.frequencies(CPU))
         if self.factors is None:
             self.missing = f"its divisors must be given, one for each of {pairs} pairs"
-            self.hint_to_missing = "extend.factors=[1.0,1.2,...], fastest first, or extend.tune=true"
+            # A published one has as many numbers as its heads have pairs, in this order.
+            numbers = f"extend.factors=[1.0,1.2,...]: {pairs} numbers, fastest pair first"
+            self.hint_to_missing = f"{numbers}, as long_factor in a config.json; or extend.tune=true"
         elif len(self.factors) != pairs:
             problem = f"{len(self.factors)} numbers for {pairs} rotated pairs"
             raise UserError("extend.factors", self.factors, problem, allowed=f"a list of {pairs} numbers")

@@ -149,8 +149,8 @@ class GivenModelScorer(Scorer):
         return logits_in_precision
 
     def first_choice(self, model_pass: ModelPass) -> Tensor:
-        with autocast(self.precision, self.device):
-            logits = self.model(model_pass.inputs, model_pass.n_targets, model_pass.encoding)
+        # Of one target alone. Those of all outputs of a long window would take gigabytes.
+        logits = self.target_logits(model_pass)(slice(0, 1))
         return logits[:, 0].argmax(-1).cpu()
 
     def next_token(self, text: Tensor, pos: Tensor, encoding: Encoding, past: Any) -> tuple[int, Any]:

@@ -225,7 +225,10 @@ class TransformersModel(CallableModel):
 
         Raises UserError for tokens that the model does not have, NotApplicableError past its last position.
         """
-        # Without this all logits of the window are made, of which the last ones are kept.
+        has_decoder = self.model.base_model is not self.model
+        if not self.can_limit_logits and has_decoder:
+            # The model would make all logits of the window: 3.2 GB for 16,384 tokens of 49k words.
+            return self.target_logits(tokens, n_targets, encoding)(slice(None))
         options = {"logits_to_keep": n_targets} if self.can_limit_logits else {}
         with self._with_encoding(encoding):
             # Keys and values of all layers would stay in memory, and nothing reads them.
@@ -283,10 +286,7 @@ class TransformersModel(CallableModel):
             n_before_targets = max(first_target - start, 0)
             if n_before_targets < chunk.shape[1]:  # an empty slice would keep the whole chunk in memory
                 hidden_of_chunks.append(output.last_hidden_state[:, n_before_targets:])
-        # Setting the field to None would leave the keys and values in the output, which is a dictionary too.
-        fields = {name: value for name, value in output.items() if name != "past_key_values"}
-        # What is left is needed for the logits, whose head reads fields of this very type.
-        return type(output)(**fields), torch.cat(hidden_of_chunks, dim=1)
+        return _without_past(output), torch.cat(hidden_of_chunks, dim=1)
 
     def why_not_in_chunks(self, acting: Encoding) -> str | None:
         """Return why passes in chunks would give other numbers while an encoding acts; None if they do not.
@@ -323,10 +323,16 @@ class TransformersModel(CallableModel):
         if not keys_stay or not takes_past or AttentionParts.of(leaves(acting)):
             return super().next_logits(tokens, past, encoding)
         inputs = self._inputs(tokens) if past is None else tokens.to(self.model.device)
-        options = {"logits_to_keep": 1} if self.can_limit_logits else {}
         with self._with_encoding(encoding):
-            output = self.model(inputs, past_key_values=past, use_cache=True, **options)
-        logits = self.checked(output.logits[:, -1:], (len(tokens), 1))
+            if self.can_limit_logits or self.model.base_model is self.model:
+                options = {"logits_to_keep": 1} if self.can_limit_logits else {}
+                output = self.model(inputs, past_key_values=past, use_cache=True, **options)
+                logits = output.logits[:, -1:]
+            else:
+                output = self.model.base_model(inputs, past_key_values=past, use_cache=True)
+                hidden = output.last_hidden_state[:, -1:]
+                logits = self._logits_of_hidden(_without_past(output), hidden)
+        logits = self.checked(logits, (len(tokens), 1))
         return NextLogits(logits[:, -1], past=output.past_key_values)
 
     @torch.no_grad()
@@ -455,6 +461,16 @@ class TransformersModel(CallableModel):
             yield
         finally:
             self.model.set_attn_implementation(implementation)
+
+
+def _without_past(output: Any) -> Any:
+    """Return what a decoder returned without its keys and values.
+
+    What is left is needed for the logits, whose head reads fields of this very type.
+    """
+    # Setting the field to None would leave the keys and values in the output, which is a dictionary too.
+    fields = {name: value for name, value in output.items() if name != "past_key_values"}
+    return type(output)(**fields)
 
 
 @dataclass(frozen=True)

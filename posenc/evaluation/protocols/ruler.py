@@ -63,6 +63,7 @@ class RulerPlan(Plan):
     count: int  # samples of each task
     tokenizer: Tokenizer
     essays: Sequence[str]  # the words of all essays, in their order
+    keeps_keys = True
 
     def samples(self, name: str, window: int) -> Iterator[Sample]:
         """Yield the samples of a task for a window. Raises NotApplicableError if its prompt does not fit."""
