@@ -74,14 +74,15 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
         # Of a run that is finished the table says what it took, by the estimate.
         done_steps = step_to_continue_from(job.directory) if state == OPEN else 0
         key = cost_key(job.run_settings)
-        if job.training is not None and done_steps == job.training.steps:
+        is_trained = job.training is not None and done_steps == job.training.steps
+        if is_trained:
             # Its evaluation was stopped, and what is stored of it is that of no other job.
             key = str(job.directory)
         # The seeds of a row cost the same, and share one estimate. A sweep gives each job on a CPU so many
         # threads; a run alone takes the free cores.
         if key not in estimates:
             threads = threads_of(tasks[number]) if tasks else None
-            estimates[key] = estimate(job, threads)
+            estimates[key] = estimate(job, threads, is_trained=is_trained)
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         jobs.append(EstimatedJob(job, estimates[key], state, done_steps))
     # A run alone takes all free cores and needs no plan of what runs at once.

@@ -111,10 +111,11 @@ def cost_key(settings: RunSettings) -> str:
     return json.dumps(shared, sort_keys=True, default=str)
 
 
-def estimate(job: Job, threads: int | None = None) -> Estimate:
+def estimate(job: Job, threads: int | None = None, *, is_trained: bool = False) -> Estimate:
     """Count what the run does. Nothing of the model's size is allocated.
 
     `threads` is what a sweep gives the job on a CPU; None for a run alone, which takes the free cores.
+    With `is_trained` only the evaluation is left, and what is stored of it is not counted.
     """
     training = job.training
     assert training is not None
@@ -136,7 +137,7 @@ def estimate(job: Job, threads: int | None = None) -> Estimate:
         pass_seconds = forward_seconds(model, rates, stage.length, batch_tokens, batch_tokens)
         step_seconds = PASSES_A_STEP * pass_seconds + update_seconds
         stages.append(TimedStage(stage.last_step, step_seconds))
-    evaluation_seconds, problems = _evaluation_seconds(job, model, store, rates)
+    evaluation_seconds, problems = _evaluation_seconds(job, model, store, rates, skips_stored=is_trained)
     kept_numbers = shape.n_layers * batch_tokens * _kept_a_token(shape.d_model, shape.n_heads, length)
     activation_bytes = BYTES_A_NUMBER[training.precision] * kept_numbers
     return Estimate(
@@ -267,7 +268,9 @@ def _tuning_seconds(job: Job, context: EvalContext, request: EvalRequest, rates:
     return evaluation.tries * sum(cell.seconds for cell in _cell_estimates(beyond, rates))
 
 
-def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rates) -> tuple[float, list[str]]:
+def _evaluation_seconds(
+    job: Job, model: Decoder, store: TokenStore, rates: Rates, *, skips_stored: bool
+) -> tuple[float, list[str]]:
     """Return the seconds of every pass of the evaluation, and what cannot be measured, in words."""
     context = eval_context(job, model, store)
     planned = plan_cells(context, request_of(job, store), job.evaluation.protocols)
@@ -276,7 +279,8 @@ def _evaluation_seconds(job: Job, model: Decoder, store: TokenStore, rates: Rate
     training = job.training
     assert training is not None
     has_exact_targets = not store.is_outline or job.tokenizer.name == "bytes"
-    stored = [has_exact_targets and is_stored(cell, job.directory, training.steps) for cell in planned]
+    may_skip = skips_stored and has_exact_targets
+    stored = [may_skip and is_stored(cell, job.directory, training.steps) for cell in planned]
     cells = _cell_estimates(planned, rates, stored)
     problems = [f"{cell.protocol} at {cell.window}: {cell.problem}" for cell in cells if cell.problem]
     return sum(cell.seconds for cell in cells), problems

@@ -238,7 +238,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer, attention]
     # With a device map layers are spread over devices, and it is not known which memory is free for which.
     if hf.weights.device_map is None:
-        job = _fitted_to_memory(job, settings, model_key)
+        job = _fitted_to_memory(job, settings, [*model_key, hf.model.chunk_tokens])
         # The check is repeated, since no length beyond T may be left.
         job.evaluation.check_tuning(hint="the free memory left none: set eval.lengths, or free some")
     fitted = _fitted_to_time(job, settings, model_key)
@@ -419,10 +419,7 @@ def _fitted_to_text(
 
 
 def _fitted_to_memory(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:
-    """Return the job with lengths and passes that fit into memory, as far as the user gave none.
-
-    The choice is kept for models with this key.
-    """
+    """Return the job with lengths and passes that fit into memory, as far as the user gave none."""
     fit = fit_to_memory(job, settings.eval, model_key)
     if not fit.notes:
         return job

@@ -83,7 +83,7 @@ def stopped(run_copy):
     return run_copy
 
 
-def estimate_ten_seconds(job, threads):
+def estimate_ten_seconds(job, threads, **_):
     """Stand for an estimate of 10 s a step, whose evaluation takes no time."""
     stage = estimates.TimedStage(last_step=job.training.steps, step_seconds=10.0)
     return estimates.Estimate(1, (stage,), 0.0, memory=1.0, problems=[])
@@ -111,6 +111,14 @@ def test_what_an_evaluation_measured_before_it_was_stopped_takes_no_time(train, 
     assert re.search(row_without_time, train("encoding=rope", "--dry-run").out, re.M)
     shutil.rmtree(run_copy / "records")
     assert not re.search(row_without_time, train("encoding=rope", "--dry-run").out, re.M)
+
+
+def test_a_seed_that_is_finished_leaves_the_evaluation_of_the_others(train, run_copy, monkeypatch):
+    """The seeds of a row share an estimate, and what is stored is of one of them alone."""
+    monkeypatch.setattr(estimates, "_cell_seconds", lambda *_: 3600.0)
+    text = train("-m", "encoding=rope", "seed=0,1", "sweep.jobs=1", "--dry-run").out
+    assert re.search(r"^rope-\S+-s0-\S+ .* finished *$", text, re.M)
+    assert re.search(r"^rope-\S+-s1-\S+ .* [\d.]+ h .* to run *$", text, re.M)
 
 
 # --- Sweeps and states

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from posenc.report.charts.base import Chart, Panel, RowNames
     from posenc.report.charts.looks import Look
 
-# read from the source by chart_kinds.py, for `--help`
+# read from the source by charts/names.py, for `--help`
 CHARTS = {
     "why": "why rows fail, by length: entropy, first token and output variance of attention; far positions",
 }
