@@ -153,8 +153,8 @@ class MemoryFit:
 def fit_to_memory(job: Job, asked: EvalOverrides, model_key: Sequence[object]) -> MemoryFit:
     """Return the lengths whose passes fit into the free memory, of those that the user left open.
 
-    Passes are made smaller first, down to one window. T stays, whether it fits or not. If everything fits,
-    that is kept in the cache, for models with this key.
+    Passes are made smaller first, down to one window. T stays, whether it fits or not. The choice is kept in
+    the cache, for models with this key: an extension is measured on the targets of the model as trained.
     """
     has_open_batch = asked.batch_tokens is None
     has_open_lengths = asked.lengths is None
@@ -164,9 +164,7 @@ def fit_to_memory(job: Job, asked: EvalOverrides, model_key: Sequence[object]) -
     if stored is not None:
         return MemoryFit(**stored)
     fit = _fit_memory(job, has_open_batch=has_open_batch, has_open_lengths=has_open_lengths)
-    # What did not fit may fit when other programs have ended.
-    if not fit.notes:
-        _keep(path, fit)
+    _keep(path, fit)
     return fit
 
 

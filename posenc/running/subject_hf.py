@@ -240,7 +240,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     if hf.weights.device_map is None:
         job = _fitted_to_memory(job, settings, [*model_key, hf.model.chunk_tokens])
         # The check is repeated, since no length beyond T may be left.
-        job.evaluation.check_tuning(hint="the free memory left none: set eval.lengths, or free some")
+        job.evaluation.check_tuning(hint="the free memory left none: set eval.lengths")
     fitted = _fitted_to_time(job, settings, model_key)
     fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
     return fitted

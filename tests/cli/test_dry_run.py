@@ -148,7 +148,7 @@ def test_a_sweep_takes_a_list_of_threads(train, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2,1")  # OpenMP's form; the first number counts
     threads = []
 
-    def estimate_of(job, threads_of_job):
+    def estimate_of(job, threads_of_job, **_):
         threads.append(threads_of_job)
         return estimate_ten_seconds(job, threads_of_job)
 
@@ -171,7 +171,7 @@ def test_threads_that_are_no_number_are_refused(train, monkeypatch):
 def test_a_sweep_takes_as_long_as_its_jobs_run_at_once(train, monkeypatch, jobs, said):
     seconds = iter([10.0, 10.0, 5.0, 5.0])  # at once: 10 + 5 beside 10 + 5
 
-    def estimate_of(job, threads):
+    def estimate_of(job, threads, **_):
         stage = estimates.TimedStage(last_step=1, step_seconds=next(seconds))
         return estimates.Estimate(1, (stage,), 0.0, memory=1.0, problems=[])
 

@@ -637,13 +637,6 @@ def test_a_dry_run_leaves_room_for_the_libraries_that_it_has_not_loaded(plan, fr
     assert plan(*LARGE, only_estimate=True).evaluation.lengths.longest < longest
 
 
-def test_what_did_not_fit_is_tried_again_when_there_is_more_memory(plan, free, monkeypatch):
-    free(1)
-    assert plan(*LARGE).evaluation.lengths.longest == 256
-    monkeypatch.setattr(room, "free_memory", lambda: 1e12)
-    assert plan(*LARGE).evaluation.lengths.longest > 256
-
-
 def test_t_is_measured_even_if_it_does_not_fit(plan, free):
     free(1)
     job = plan(*LARGE)
