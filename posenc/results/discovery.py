@@ -177,12 +177,12 @@ def _below(start: Path) -> Iterator[Location]:
         except OSError as error:
             yield Location(Path(folder), f"cannot be read: {error.strerror}")
             continue
-        subfolders = [entry for entry in all_entries if entry.is_dir(follow_symlinks=False)]
-        others = [entry for entry in all_entries if not entry.is_dir(follow_symlinks=False)]
-        if any(entry.name in MARKS for entry in others):
+        is_folder_of = {entry.path: entry.is_dir(follow_symlinks=False) for entry in all_entries}
+        if any(entry.name in MARKS and not is_folder_of[entry.path] for entry in all_entries):
             yield Location(Path(folder))
             continue  # a run directory holds no other runs
-        pending += [subfolder.path for subfolder in subfolders if not subfolder.name.startswith(".")]
-        for entry in others:
-            if entry.name.endswith(SUFFIX) and not Path(entry.path).is_dir():
+        for entry in all_entries:
+            if is_folder_of[entry.path] and not entry.name.startswith("."):
+                pending.append(entry.path)
+            elif entry.name.endswith(SUFFIX) and not entry.is_dir():
                 yield Location(Path(entry.path))

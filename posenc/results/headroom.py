@@ -208,9 +208,9 @@ def _references_of_kind(
         has_same_targets = reference.targets_hash == crop_line.target_set.targets_hash
         is_longer = measurement.window > crop_line.window
         has_same_precision = measurement.precision == crop_line.precision
-        is_comparable = has_same_targets and has_same_precision and is_longer
-        # An earlier checkpoint had fewer tokens than the row that it is held against, or more.
-        is_comparable = is_comparable and _are_trained_alike(measurement, crop_line)
+        # A checkpoint before the last one may have had fewer tokens than the row that it is held against.
+        has_as_many_tokens = _are_trained_alike(measurement, crop_line)
+        is_comparable = has_same_targets and has_same_precision and is_longer and has_as_many_tokens
         if is_comparable and kind_of(measurement.run, any_length=True) == kind:
             by_window[measurement.window][measurement.run.seed] = reference
     return {window: list(by_seed.values()) for window, by_seed in by_window.items()}

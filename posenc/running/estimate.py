@@ -37,7 +37,7 @@ from posenc.running.unloaded_model import (
     attention_seconds_a_flop,
 )
 from posenc.settings.base import Mark
-from posenc.settings.tree import RunSettings
+from posenc.settings.tree import RunSettings, TokenizerSettings
 
 # What a layer computes for a token besides matrix products, counted in multiplications of two numbers: for
 # each number of the layer's width, and for each score. Fitted on one core to nano and tiny, T = 64 and 512.
@@ -216,7 +216,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)
-    has_exact_targets = cached is not None or job.tokenizer.name == "bytes"
+    has_exact_targets = _has_exact_targets(store, job.tokenizer)
     stored = [has_exact_targets and is_stored(cell, job.directory, step) for cell in planned]
     cells = _cell_estimates(planned, rates, stored)
     measured = [cell for cell, estimated in zip(planned, cells, strict=True) if estimated.problem is None]
@@ -233,6 +233,12 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         memory=_evaluation_memory(model, as_trained.precision, parameters, batch_tokens, measured),
         has_exact_targets=has_exact_targets,
     )
+
+
+def _has_exact_targets(store: TokenStore, tokenizer: TokenizerSettings) -> bool:
+    """Tell whether the targets of a plan are those that will be scored, so that stored ones are found."""
+    # A byte is a token, so that an outline of bytes has the lengths of the text itself.
+    return not store.is_outline or tokenizer.name == "bytes"
 
 
 def memory_by_window(job: Job, batch_tokens: int) -> dict[int, float]:
@@ -278,8 +284,7 @@ def _evaluation_seconds(
     # another directory, so that its last step is enough to find the records.
     training = job.training
     assert training is not None
-    has_exact_targets = not store.is_outline or job.tokenizer.name == "bytes"
-    may_skip = skips_stored and has_exact_targets
+    may_skip = skips_stored and _has_exact_targets(store, job.tokenizer)
     stored = [may_skip and is_stored(cell, job.directory, training.steps) for cell in planned]
     cells = _cell_estimates(planned, rates, stored)
     problems = [f"{cell.protocol} at {cell.window}: {cell.problem}" for cell in cells if cell.problem]

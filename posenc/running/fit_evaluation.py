@@ -238,9 +238,9 @@ def fit_to_time(
 
 
 def _key_of_fit(job: Job, model_key: Sequence[object]) -> list[object]:
-    """Return all that a choice depends on, but the load of the machine.
+    """Return all that a choice depends on, but the load of the machine and its free memory.
 
-    A minute later the load would choose other targets.
+    A minute later these would choose other targets.
     """
     return [
         REVISION,

@@ -1,4 +1,4 @@
-"""Tell whether a model of transformers sees later tokens. Its losses would not be those of predictions then.
+"""Tell whether a given model sees later tokens. Its losses would not be those of predictions then.
 
 An encoder that is loaded as a language model finds the token that it is to predict in its input. The
 configuration does not always say so: some decoders have a setting that lets them see the whole text, and

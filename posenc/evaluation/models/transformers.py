@@ -117,6 +117,19 @@ class TransformersModel(CallableModel):
         """Return the model of transformers."""
         return self.function
 
+    @property
+    def has_decoder(self) -> bool:
+        """Tell whether the model has a part that returns hidden states, from which logits can be made."""
+        return self.model.base_model is not self.model
+
+    @property
+    def should_make_own_logits(self) -> bool:
+        """Tell whether logits are to be made from hidden states, because the model would make all of them.
+
+        Those of a whole window are 3.2 GB for 16,384 tokens and a vocabulary of 49k.
+        """
+        return self.has_decoder and not self.can_limit_logits
+
     def to(self, *arguments: Any, **options: Any) -> Self:
         """Move the model to a device, unless it is placed: on several devices, or with quantised weights."""
         return self if self.is_placed else super().to(*arguments, **options)
@@ -225,9 +238,7 @@ class TransformersModel(CallableModel):
 
         Raises UserError for tokens that the model does not have, NotApplicableError past its last position.
         """
-        has_decoder = self.model.base_model is not self.model
-        if not self.can_limit_logits and has_decoder:
-            # The model would make all logits of the window: 3.2 GB for 16,384 tokens of 49k words.
+        if self.should_make_own_logits:
             return self.target_logits(tokens, n_targets, encoding)(slice(None))
         options = {"logits_to_keep": n_targets} if self.can_limit_logits else {}
         with self._with_encoding(encoding):
@@ -298,7 +309,7 @@ class TransformersModel(CallableModel):
         # Mamba and its relatives carry a state that is no list of keys and values.
         is_stateful = getattr(self.model, "_is_stateful", False) or bool(other_layers)
         by_window = [name for name in scaled_types(self.config) if name in (DYNAMIC, LONGROPE)]
-        if self.model.base_model is self.model:
+        if not self.has_decoder:
             return f"{self.config.model_type} has no part that returns hidden states"
         if "past_key_values" not in parameters or is_stateful:
             return f"{self.config.model_type} keeps another state than keys and values of earlier tokens"
@@ -324,14 +335,14 @@ class TransformersModel(CallableModel):
             return super().next_logits(tokens, past, encoding)
         inputs = self._inputs(tokens) if past is None else tokens.to(self.model.device)
         with self._with_encoding(encoding):
-            if self.can_limit_logits or self.model.base_model is self.model:
-                options = {"logits_to_keep": 1} if self.can_limit_logits else {}
-                output = self.model(inputs, past_key_values=past, use_cache=True, **options)
-                logits = output.logits[:, -1:]
-            else:
+            if self.should_make_own_logits:
                 output = self.model.base_model(inputs, past_key_values=past, use_cache=True)
                 hidden = output.last_hidden_state[:, -1:]
                 logits = self._logits_of_hidden(_without_past(output), hidden)
+            else:
+                options = {"logits_to_keep": 1} if self.can_limit_logits else {}
+                output = self.model(inputs, past_key_values=past, use_cache=True, **options)
+                logits = output.logits[:, -1:]
         logits = self.checked(logits, (len(tokens), 1))
         return NextLogits(logits[:, -1], past=output.past_key_values)
 

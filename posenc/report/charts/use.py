@@ -170,8 +170,10 @@ def _margin_of_same(panels: Sequence[Panel]) -> float | None:
     """Return the largest change that is `same`, in the metric; None if the panels have none in common."""
     headers = [panel.comparison.header for panel in panels]
     bits = {header.one_bit for header in headers}
-    bit = bits.pop()
-    return None if bits or bit is None else bit * headers[0].margins.same
+    if len(bits) > 1:
+        return None
+    (bit,) = bits
+    return None if bit is None else bit * headers[0].margins.same
 
 
 def _domain(points: Sequence[UsePoint]) -> tuple[float, float]:
