@@ -32,6 +32,7 @@ FLOAT_BYTES = 4
 # width, and so many times the width of its MLP. Measured with SmolLM2-135M at 8192 and 16,384 tokens.
 WIDTHS_HELD = 10
 MLP_WIDTHS_HELD = 3
+HALF_BYTES = 2  # of a number in bf16 or fp16
 BYTES_AMONG_HALVES = 2.5  # of a number where weights are halves: the norms compute in float32
 ATTENTION_LENGTH = 1024  # tokens of the attention that is timed
 ATTENTION_SECONDS = 0.1  # for so long it is timed
@@ -118,6 +119,11 @@ class ModelSizes:
     def bytes_a_number(self) -> float:
         """Return the bytes of a number that a layer holds."""
         return FLOAT_BYTES if self.bytes_a_weight == FLOAT_BYTES else BYTES_AMONG_HALVES
+
+    @property
+    def bytes_a_key(self) -> float:
+        """Return the bytes of a number of a key or value; those of packed weights are halves, too."""
+        return FLOAT_BYTES if self.bytes_a_weight == FLOAT_BYTES else HALF_BYTES
 
     @property
     def bytes_of_copy(self) -> float:
@@ -258,7 +264,7 @@ class UnloadedModel(CallableModel):
         if has_own_attention:
             # While a layer's keys are joined to those that it has, both are there.
             numbers += sizes.kept_numbers * window
-            bytes_kept = sizes.bytes_a_weight * sizes.kept_numbers * sizes.shape.n_layers * window
+            bytes_kept = sizes.bytes_a_key * sizes.kept_numbers * sizes.shape.n_layers * window
         else:
             bytes_kept = 0.0
         return sizes.memory(window, self.vocab_size) + FLOAT_BYTES * numbers + bytes_kept

@@ -27,9 +27,10 @@ from posenc.running import (
     unloaded_model,
 )
 from posenc.running.fit_evaluation import Fit, FitLimits
+from posenc.running.hf_checkpoint import StoredTensor
 from posenc.running.jobs import CheckedJob, check_jobs, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
-from posenc.running.unloaded_model import products_with
+from posenc.running.unloaded_model import model_sizes, products_with
 from posenc.training.memory import peak_bytes
 
 T = hf_models.T
@@ -592,6 +593,13 @@ def test_the_memory_of_ruler_is_that_of_a_pass_which_keeps_its_keys(plan, tmp_pa
     peak = peak_bytes(lambda length: subject.next_logits(torch.zeros(1, length, dtype=torch.int64)), 3 * LONG)
     planned = estimate.memory_by_window(job, 1)[3 * LONG]
     assert 1 / 1.5 < planned / (job.given_model.sizes.weight_bytes + peak) < 1.5
+
+
+@pytest.mark.parametrize(("bytes_a_weight", "bytes_a_key"), [(0.5, 2), (1.0, 2), (2.0, 2), (4.0, 4)])
+def test_kept_keys_of_packed_weights_are_halves(checkpoint, bytes_a_weight, bytes_a_key):
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    weight = StoredTensor("weight", shape=(64, 64), bytes=4096)
+    assert model_sizes(config, [weight], bytes_a_weight).bytes_a_key == bytes_a_key
 
 
 # --- what fits into memory
