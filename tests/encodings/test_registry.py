@@ -57,6 +57,25 @@ def test_a_yaml_has_the_parameters_of_the_class(path):
 
 
 @every_yaml
+@pytest.mark.parametrize("n_layers", [1, 3, 16])
+def test_the_formula_of_the_catalogue_counts_what_is_learned(path, n_layers):
+    cls = encoding_class(path.stem)
+    if cls.learned is None:
+        pytest.skip("its parts have the numbers")
+    encoding = encoding_of(path.stem, n_layers=n_layers)
+    shape = encoding.shape
+    sizes = {
+        "T": shape.train_length,
+        "d": shape.d_model,
+        "D": shape.head_dim,
+        "H": shape.n_heads,
+        "L": n_layers,
+    }
+    count = eval(cls.learned, {**settings_of(path), **sizes})
+    assert count == encoding.learned_parameters()
+
+
+@every_yaml
 def test_a_class_has_no_defaults(path):
     """The YAML is their only home."""
     _, *parameters = inspect.signature(encoding_class(path.stem)).parameters.values()
