@@ -30,7 +30,7 @@ class BAM(Encoding):
     past_training = "defined everywhere; heads with a small exponent keep the far past"
     learned = "H*(3 if learned_location else 2)"
     relative = True
-    cost = StepCost(at_64=1.13, at_512=1.41)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.13, at_512=1.41)
 
     def __init__(self, shape: Shape, *, learned_location: bool) -> None:
         super().__init__(shape)

@@ -27,7 +27,7 @@ class Cable(CumulativeGates):
     formula = "score_ij - softplus(v_h . x_i) * sum over l=j+1..i of relu(w_h . x_l)"
     past_training = "defined everywhere; far keys are penalised by the tokens between them"
     learned = "L*H*d*(2 if weighted else 1)"
-    cost = StepCost(at_64=1.26, at_512=1.73)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.26, at_512=1.73)
 
     def __init__(self, shape: Shape, *, weighted: bool) -> None:
         super().__init__(shape)

@@ -24,7 +24,7 @@ class CARoPE(PhaseSums):
     formula = "pair k of q, k rotated by the sum over s <= t of (1 / (1 + softplus(w_h . x_s)))^k"
     past_training = "defined everywhere; slow pairs reach angles that training never showed"
     learned = "L*H*d"
-    cost = StepCost(at_64=1.68, at_512=2.26)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.68, at_512=2.26)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -36,7 +36,7 @@ class CoPE(Encoding):
     learned = "((max(1, min(64, T//4)) if p_max is None else p_max) + 1)*D*(1 if shared else L)"
     relative = True
     uses_positions = False
-    cost = StepCost(at_64=1.53, at_512=2.73)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.53, at_512=2.73)
 
     def __init__(self, shape: Shape, *, p_max: int | None, shared: bool) -> None:
         super().__init__(shape)

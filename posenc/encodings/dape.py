@@ -35,7 +35,7 @@ class DAPE(Encoding):
     learned = "L*(hidden*(3*H + 1) + H) + (2*H if bias == 'kerple_log' else 0)"
     relative = True
     inert: Mapping[str, str] = {"b2": "added to all scores of a query, which the softmax takes away"}
-    cost = StepCost(at_64=1.83, at_512=4.57)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.83, at_512=4.57)
 
     def __init__(self, shape: Shape, *, bias: Literal["kerple_log", "alibi"], hidden: int) -> None:
         super().__init__(shape)

@@ -27,7 +27,7 @@ class DynamicBias(Encoding):
     learned = "hidden*hidden + 3*hidden + hidden*H + H"
     relative = True
     inert: Mapping[str, str] = {"b3": "added to all scores of a query, which the softmax takes away"}
-    cost = StepCost(at_64=1.09, at_512=1.16)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.09, at_512=1.16)
 
     def __init__(self, shape: Shape, *, hidden: int, log_distance: bool) -> None:
         super().__init__(shape)

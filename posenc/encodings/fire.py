@@ -37,7 +37,7 @@ class FIRE(Encoding):
     past_training = "the input stays in [0, 1]: longer texts stretch the learned curve"
     learned = "(33*H + 66)*(1 if shared else L)"
     inert: Mapping[str, str] = {"b2": "added to all scores of a query, which the softmax takes away"}
-    cost = StepCost(at_64=1.11, at_512=1.43)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.11, at_512=1.43)
 
     def __init__(self, shape: Shape, *, threshold: float | None, shared: bool) -> None:
         super().__init__(shape)

@@ -25,7 +25,7 @@ class FoX(CumulativeGates):
     formula = "score_ij + sum over l=j+1..i of log sigmoid(w_h . x_l + b_h)"
     past_training = "defined everywhere; the far past fades as fast as the gates forget"
     learned = "L*H*(d + 1)"
-    cost = StepCost(at_64=1.2, at_512=1.73)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.2, at_512=1.73)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

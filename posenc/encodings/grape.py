@@ -51,7 +51,7 @@ class GRAPE(Encoding):
         "L*((D//2 if rotation else 0) + "
         "{'none': 0, 'gated': H*(2*D + 1), 'forget': H*(d + 1), 'path': H*path_width*d}[additive])"
     )
-    cost = StepCost(at_64=1.24, at_512=1.66)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.24, at_512=1.66)
 
     slope: Tensor
 

@@ -24,7 +24,7 @@ class HeadScale(Encoding):
     learned = "L*H"
     relative = True
     uses_positions = False
-    cost = StepCost(at_64=1.12, at_512=1.48)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.12, at_512=1.48)
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

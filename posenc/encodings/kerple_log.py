@@ -21,7 +21,7 @@ class KerpleLog(Kerple):
     formula = "score_ij - a_h log(1 + b_h (i - j)), a_h, b_h > 0 learned"
     past_training = "defined everywhere; the penalty grows with the logarithm of the distance"
     starts_below: ClassVar = {"a": 2.0, "b": 1.0}
-    cost = StepCost(at_64=1.06, at_512=1.17)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.06, at_512=1.17)
 
     def distance_bias(self, r: Tensor, layer: int) -> Tensor:
         a = soft_floor(self.a, KERPLE_FLOOR)[:, None]  # (H, 1)

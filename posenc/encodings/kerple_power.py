@@ -24,7 +24,7 @@ class KerplePower(Kerple):
     formula = "score_ij - a_h (i - j)^b_h, a_h > 0, 0 < b_h <= 2 learned"
     past_training = "defined everywhere; heads with a large exponent see a short past only"
     starts_below: ClassVar = {"a": 1.0, "b": LARGEST_EXPONENT}
-    cost = StepCost(at_64=1.07, at_512=1.24)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.07, at_512=1.24)
 
     def raw(self, name: str, value: Tensor) -> Tensor:
         if name == "b":

@@ -41,7 +41,7 @@ class PaTH(Encoding):
     relative = True
     uses_positions = False
     replaces_product = True
-    cost = StepCost(at_64=2.7, at_512=14.8)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=2.7, at_512=14.8)
 
     def __init__(self, shape: Shape, *, rank: int, forget: bool) -> None:
         super().__init__(shape)

@@ -28,7 +28,7 @@ class PoPE(Encoding):
     learned = "L*H*D"
     relative = True
     scales_with_q = False  # softplus(q)
-    cost = StepCost(at_64=1.22, at_512=1.26)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.22, at_512=1.26)
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)

@@ -33,7 +33,7 @@ class RePo(Encoding):
     learned = "(L - round(L*5/16) if plain_layers is None else L - plain_layers)*(2*d + H)*max(1, d//8)"
     relative = True
     replaces_product = True
-    cost = StepCost(at_64=1.44, at_512=1.3)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.44, at_512=1.3)
 
     def __init__(self, shape: Shape, *, base: float, plain_layers: int | None) -> None:
         super().__init__(shape)

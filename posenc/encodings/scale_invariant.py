@@ -39,7 +39,7 @@ class ScaleInvariant(Rotary):
     past_training = "defined everywhere; each decade of distances gets about the same share"
     learned = "0"
     refuses: Mapping[str, str] = {"attention.scale": "its a_r is such a scale already"}
-    cost = StepCost(at_64=1.2, at_512=1.52)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.2, at_512=1.52)
 
     def __init__(self, shape: Shape, *, tau: float, base: float, fraction: float, layout: Layout) -> None:
         check_at_least(SMALLEST_TAU, tau=tau)

@@ -33,7 +33,7 @@ class SelectiveRoPE(PhaseSums):
     formula = "pair k of q, k rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(x_s-3..s)"
     past_training = "defined everywhere; sums of either sign, so angles wander more slowly than RoPE's"
     learned = "L*(rank*(d + H*D//2) + 4*H*D//2 + (H*(d + 1) if gate else 0))"
-    cost = StepCost(at_64=1.86, at_512=2.38)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.86, at_512=2.38)
 
     def __init__(self, shape: Shape, *, base: float, rank: int, gate: bool) -> None:
         super().__init__(shape)

@@ -28,7 +28,7 @@ class Shaw(Encoding):
     past_training = "every distance from clip on shares the last vectors"
     learned = "2*(clip + 1)*D*L*(H if per_head else 1)"
     relative = True
-    cost = StepCost(at_64=1.38, at_512=1.76)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.38, at_512=1.76)
 
     def __init__(self, shape: Shape, *, clip: int, per_head: bool) -> None:
         super().__init__(shape)

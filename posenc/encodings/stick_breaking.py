@@ -31,7 +31,7 @@ class StickBreaking(Encoding):
     relative = True
     uses_positions = False
     refuses: Mapping[str, str] = {"attention.scale": "there is no softmax to scale"}
-    cost = StepCost(at_64=1.2, at_512=2.39)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.2, at_512=2.39)
 
     def __init__(self, shape: Shape, *, remainder: Literal["none", "self"]) -> None:
         super().__init__(shape)

@@ -41,7 +41,7 @@ class T5(Encoding):
     past_training = "every distance from max_distance on shares the last bucket"
     learned = "buckets*H"
     relative = True
-    cost = StepCost(at_64=1.06, at_512=1.17)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.06, at_512=1.17)
 
     def __init__(self, shape: Shape, *, buckets: int, max_distance: int | None) -> None:
         super().__init__(shape)

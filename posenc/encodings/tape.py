@@ -53,7 +53,7 @@ class TAPE(Encoding):
     past_training = "defined everywhere; low frequencies reach angles that training never showed"
     learned = "(L - 1)*(H*H + (4*H if width is None else width)*(2*H + d))"
     relative = True
-    cost = StepCost(at_64=1.27, at_512=1.4)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.27, at_512=1.4)
 
     def __init__(self, shape: Shape, *, base: float, width: int | None) -> None:
         super().__init__(shape)

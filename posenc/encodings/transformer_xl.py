@@ -31,7 +31,7 @@ class TransformerXL(Encoding):
     past_training = "defined everywhere; sinusoids of distances beyond T were never seen in training"
     learned = "L*(H*D*d + 2*H*D)"
     relative = True
-    cost = StepCost(at_64=1.69, at_512=2.1)  # step time over nope's, T = 64 and 512
+    cost = StepCost(at_64=1.69, at_512=2.1)
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
