@@ -201,6 +201,8 @@ def _compose_sweep(command: str, line: CommandLine, search_overrides: list[str],
                     _refuse_for_slurm(job)
                 jobs.append(job)
             except UserError as error:
+                if len(combinations) == 1:
+                    raise
                 position = f"in job {number} of {len(combinations)} ({' '.join(overrides)})"
                 # One line made all jobs, so the user must see which of them is refused.
                 raise error.within(position) from None

@@ -29,6 +29,8 @@ def expand_encoding_file(overrides: Sequence[str]) -> tuple[list[str], list[str]
     try:
         # This imports the file. It is the only way to learn what a class declares.
         settings = file_encoding(file, class_name)
+    except UserError as error:
+        raise error.about("encoding", chosen) from None
     except (yaml.YAMLError, OSError, TypeError, ValueError) as error:
         raise UserError("encoding", chosen, f"its YAML cannot be read: {first_line(error)}") from error
     other_overrides: list[str] = []

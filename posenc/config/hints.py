@@ -82,9 +82,14 @@ def hint_at_choice(group: str, value: str) -> str:
         return "text of your own: data=files data.paths=FILE_OR_FOLDER"
     if group == "encoding":
         meant = _encoding_meant(value)
+        if meant is None and exists(f"{value}.py"):
+            meant = f"encoding={value}.py"
         if meant is not None:
             return f"did you mean: {meant}"
-    return f"one of your own needs --config-dir DIR with its YAML in DIR/{group}/"
+    own_yaml = f"--config-dir DIR with its YAML in DIR/{group}/"
+    if group == "encoding":
+        return f"one of your own: encoding=./FILE.py, or {own_yaml}"
+    return f"one of your own needs {own_yaml}"
 
 
 def _encoding_meant(value: str) -> str | None:

@@ -36,7 +36,11 @@ def expand_task(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _task_in(file: str) -> str:
     """Return the name of the only task in a file. Raises UserError."""
-    names = sorted(tasks_in(plugin_module(file)))
+    try:
+        module = plugin_module(file)
+    except UserError as error:
+        raise error.about("data.task", file) from None
+    names = sorted(tasks_in(module))
     if len(names) != 1:
         problem = "has several tasks" if names else "has no task: a class derived from Task, with a `name`"
         raise UserError("data.task", file, problem, hint="how to write one: docs/tasks.md")

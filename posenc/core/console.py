@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from contextlib import suppress
 from typing import TextIO
 
@@ -19,6 +20,30 @@ def write(text: str, stream: TextIO) -> None:
 def terminal_width() -> int:
     """Return the columns to print for: COLUMNS, the terminal's own width, or 100 for a pipe."""
     return shutil.get_terminal_size((PIPED_WIDTH, 0)).columns
+
+
+def wrapped(text: str) -> str:
+    """Return text with its long lines broken between words for a terminal on stderr; a pipe gets it as it is.
+
+    Paths and lists without spaces stay whole, so that they can be copied.
+    """
+    if not sys.stderr.isatty():
+        return text
+    return "\n".join(map(_wrapped_line, text.split("\n")))
+
+
+def _wrapped_line(line: str) -> str:
+    """Return a line broken for the terminal, with what follows indented below its beginning."""
+    indent = line[: len(line) - len(line.lstrip())] + "  "
+    return textwrap.fill(
+        line,
+        terminal_width(),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=True,
+    )
 
 
 def say(text: str) -> None:

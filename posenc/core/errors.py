@@ -127,6 +127,12 @@ class UserError(Exception):
         self.problem = f"{self.problem} ({where})"
         return self
 
+    def about(self, key: str, value: object) -> UserError:
+        """Name the key and the value that the user typed instead, and return the error itself."""
+        self.key = key
+        self.value = value
+        return self
+
     def __str__(self) -> str:
         return self.text()
 
@@ -138,10 +144,11 @@ class UserError(Exception):
             value = str(self.value).lower() if isinstance(self.value, bool) else self.value
             subject += f"={_clipped(value, LONGEST_VALUE)}"
         hints = []
-        if self.allowed:
-            hints.append(f"allowed: {visible(self.allowed)}")
+        # First, since what is allowed may take several lines of a terminal.
         if self.nearest is not None:
             hints.append(f"did you mean: {visible(self.nearest)}")
+        if self.allowed:
+            hints.append(f"allowed: {visible(self.allowed)}")
         hints.append(self.hint)
         return _screen(f"{subject}: {self.problem}", "\n".join(hints))
 

@@ -146,8 +146,7 @@ def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict
     """
     cls = encoding_class(settings["name"], plugins)
     # Of posenc's own code a hash would change with every comment, and no run would be found again.
-    is_own = cls.__module__.startswith("posenc.encodings.")
-    source = None if is_own else source_hash(cls)
+    source = source_hash(cls) if _is_foreign(cls) else None
     # The revision of foreign code as well, which its author may raise when a helper elsewhere changes.
     sources: dict[str, Any] = {"revision": cls.revision, "source": source}
     parts: list[Mapping[str, Any]] = []
@@ -156,3 +155,14 @@ def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict
     if parts:
         sources["parts"] = [sources_of(part, plugins) for part in parts]
     return sources
+
+
+def has_foreign_code(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> bool:
+    """Tell whether the class of an encoding, or of one of its parts, is not one of posenc's."""
+    cls = encoding_class(settings["name"], plugins)
+    parts = [part for key in part_parameters(cls) for part in settings[key]]
+    return _is_foreign(cls) or any(has_foreign_code(part, plugins) for part in parts)
+
+
+def _is_foreign(cls: type[Encoding]) -> bool:
+    return not cls.__module__.startswith("posenc.encodings.")

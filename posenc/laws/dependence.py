@@ -58,6 +58,15 @@ def causal(subject: Subject) -> Verdict:
     return Verdict("pass", f"bit for bit at {len(cuts)} cuts")
 
 
+def change_by_later_tokens(model: Decoder, n: int) -> float:
+    """Return how far logits of n/2 tokens move, at most, when the n/2 tokens behind them are others."""
+    ids = tokens(model, n)
+    cut = n // 2
+    original = logits(model, ids)
+    changed = logits(model, changed_from(ids, cut, model))
+    return largest_difference(original[:, :cut], changed[:, :cut])
+
+
 def prefix(subject: Subject) -> Verdict:
     """A longer text leaves the logits of its prefix alone, unless declared."""
     length = subject.train_length

@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
+
 from posenc.config.compose import ComposedJob, compose_jobs, distinguishing_overrides
 from posenc.config.overrides import CommandLine, group_of, key_of
 from posenc.core.errors import UserError, visible
 from posenc.core.progress import progress_line
+from posenc.encodings.base import Encoding
 from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge
 from posenc.laws.callables import given_encoding
+from posenc.laws.dependence import change_by_later_tokens
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
@@ -93,12 +97,54 @@ def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tup
     too_short = "too short for the laws, which take means over tokens"
     check_whole("context_length", length, least=SHORTEST, too_small=too_short)
     subject = subject_of(settings, shape)
-    subject.build(0)  # raises UserError for settings that make no sense together
+    model = subject.build(0)  # raises UserError for settings that make no sense together
+    check_distance_bias(model.encoding)
     # Both have the same seed, so that parameters of one name begin with the same values.
     if like is not None:
         reference = build_model(changed(settings, 0, {"encoding": like}), shape, VOCABULARY)
         subject = replace(subject, like=reference.encoding)
     return {**settings.plain(), "model": asdict(shape)}, subject
+
+
+def check_foreign_encoding(settings: RunSettings) -> None:
+    """Check an encoding that is not one of posenc's before it is trained, at the size of the laws.
+
+    Raises UserError if it sees later tokens, or if a hook returns another shape. A leak of the future would
+    make a low loss, which nothing shows afterwards.
+    """
+    small = settings.with_changes(context_length=SHORT)
+    subject = subject_of(small)
+    try:
+        model = subject.fresh().eval()
+    except UserError:
+        return  # it does not take so small a model, so that only the training can tell
+    check_distance_bias(model.encoding)
+    try:
+        change = change_by_later_tokens(model, SHORT)
+    except Exception:  # an encoding may raise anything
+        return  # the training fails as well, and its error names the line
+    if change > 0:
+        problem = f"sees later tokens: logits move by {change:.2g} when only later tokens differ"
+        hint = "its losses would not be those of predictions; posenc check encoding=... says more"
+        raise UserError("encoding", subject.name, problem, hint=hint)
+
+
+def check_distance_bias(encoding: Encoding) -> None:
+    """Raise UserError if the hook `distance_bias` of an encoding returns another shape than (H, R)."""
+    if "distance_bias" not in encoding.hooks:
+        return
+    n_heads = encoding.shape.n_heads
+    try:
+        bias = encoding.distance_bias(torch.arange(SHORT), 0)
+    except Exception:  # an encoding may raise anything
+        return  # a law, or the training, names the line
+    expected = (n_heads, SHORT)
+    # One row for all heads is taken as well.
+    if tuple(bias.shape) in (expected, (1, SHORT)):
+        return
+    problem = f"distance_bias returns the shape {tuple(bias.shape)} for {SHORT} distances"
+    allowed = f"{expected}: (H, R), a number for each of {n_heads} heads and each distance"
+    raise UserError("encoding", encoding.name, problem, allowed=allowed)
 
 
 def subject_of(settings: RunSettings, shape: ModelShape = SMALL) -> Subject:

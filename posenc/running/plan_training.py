@@ -16,6 +16,7 @@ from posenc.data import (
     named_data,
 )
 from posenc.data.planted import planted_windows
+from posenc.encodings.building import has_foreign_code
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation, suited_to
 from posenc.running.checks import (
     Stage,
@@ -26,6 +27,7 @@ from posenc.running.checks import (
 )
 from posenc.running.initial_weights import InitialCheckpoint, check_fit, initial_checkpoint
 from posenc.running.job import Job, Training
+from posenc.running.law_check import check_foreign_encoding
 from posenc.running.model_parts import StepPlan, check_step, code_of
 from posenc.running.planned_run import PlannedRun, writer_of
 from posenc.running.tuned_rate import TUNED, with_tuned_rate
@@ -102,6 +104,8 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     elif settings.extend.name != NONE:
         raise _extension_without_weights(settings.extend.name)
     step = check_step(settings)
+    if has_foreign_code(step.settings.encoding.plain(), settings.plugins):
+        check_foreign_encoding(step.settings)
     if initial is not None:
         check_fit(initial, step.outline)
     stages = _stages_of(step)

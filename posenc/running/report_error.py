@@ -6,7 +6,7 @@ import errno
 import signal
 import traceback
 
-from posenc.core.console import say
+from posenc.core.console import say, wrapped
 from posenc.core.errors import RunError, UserError, first_line, says_out_of_memory
 from posenc.core.first_signals import CODES, STOPPED
 from posenc.core.torchrun import is_another_process
@@ -23,7 +23,7 @@ def report_error(error: BaseException, stop: StopFlag) -> int:
         explained: UserError | RunError = error
     else:
         explained = _fault_of_the_machine(error) or _fault_of_the_code(error)
-    say(explained.text())
+    say(wrapped(explained.text()))
     return explained.exit_code
 
 

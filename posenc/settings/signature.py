@@ -152,7 +152,8 @@ def _refused(error: ValidationError, declared: Mapping[str, Any], prefix: str) -
     key = dotted(path, prefix)
     annotation = declared[str(path[0])]
     if kind == "missing":
-        return UserError(key, None, "missing; every default lives in the YAML of its group, or say it here")
+        hint = f"say it here: {key}=VALUE, in its YAML, or as a default in its class"
+        return UserError(key, None, "has no default and no value", hint=hint)
     if kind == "literal_error":
         written = "null" if value is None else value
         return UserError(key, written, "not one of its choices", allowed=get_args(annotation))

@@ -210,6 +210,59 @@ def test_a_run_is_not_read_with_another_text_of_its_file(run, working_folder):
         px.load(run.path, plugins=["./mine.py"]).nll(TEXT)
 
 
+LEAK = """from posenc.encodings.base import Encoding
+
+
+class Leak(Encoding):
+    name = "leak"
+    acts_on = "bias"
+
+    def embed(self, x, pos, layer):
+        return x + x.roll(-1, dims=1)
+"""
+TOO_MANY_HEADS = """import torch
+from posenc.encodings.base import Encoding
+
+
+class Heads(Encoding):
+    name = "heads"
+    acts_on = "bias"
+
+    def distance_bias(self, distance, layer):
+        return torch.zeros(self.shape.n_heads + 1, len(distance))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(LEAK, "encoding=leak: sees later tokens", id="the future"),
+        pytest.param(TOO_MANY_HEADS, r"distance_bias returns the shape \(5, 32\)", id="shape of a bias"),
+    ],
+)
+def test_an_encoding_that_cannot_be_measured_is_refused_before_its_training(working_folder, text, message):
+    (working_folder / "file.py").write_text(text)
+    with pytest.raises(px.UserError, match=message):
+        px.train(encoding="./file.py")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["encoding=./broken.py"], "encoding=./broken.py: cannot be imported"),
+        (["data=task", "data.task=./broken.py"], "data.task=./broken.py: cannot be imported"),
+        (["data=task", "data.task=./none.py"], "data.task=./none.py: there is no such file"),
+        (["encoding=./broken"], "did you mean: encoding=./broken.py"),
+    ],
+)
+def test_an_error_of_a_file_names_what_was_typed(working_folder, overrides, message):
+    (working_folder / "broken.py").write_text("def\n")
+    with pytest.raises(UserError) as caught:
+        composed(*overrides)
+    assert message in caught.value.text()
+    assert "in job" not in caught.value.text()
+
+
 def test_a_file_that_changed_is_read_again(mine):
     """In a notebook the next call has the new text."""
     settings = {"name": "mine", "strength": 1.5}
