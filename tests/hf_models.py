@@ -1,4 +1,4 @@
-"""Tiny checkpoints of transformers: eleven architectures that it trains, and rotations that are scaled."""
+"""Tiny checkpoints of transformers: twelve architectures that it trains, and rotations that are scaled."""
 
 import math
 import time
@@ -32,6 +32,14 @@ CONFIGS = {
     "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 8 * T + 1},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "max_position_embeddings": T},
     "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": T},
+    "opt": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "ffn_dim": 64,
+        "word_embed_proj_dim": 32,
+        "max_position_embeddings": 8 * T + 1,
+    },
 }
 
 

@@ -227,6 +227,8 @@ class UnloadedModel(CallableModel):
         model = self._load().to(device).eval()
         n_tokens = min(TOKENS, self.shape.train_length)
         check_causality(model, "subject.path", self._path, n_tokens, device)
+        if self.chunk_tokens is not None:
+            model.check_chunks()
         return model
 
     def memory(

@@ -79,7 +79,8 @@ def test_layers_of_every_chunk_tell_how_far_a_pass_is():
 
 def test_the_keys_of_earlier_chunks_are_dropped_before_logits():
     subject = TransformersModel(model_of("llama"), T, chunk_tokens=CHUNK)
-    output, _ = subject._pass_in_chunks(torch.zeros(1, T, dtype=torch.int64), 1, CHUNK, None)
+    tokens = torch.zeros(1, T, dtype=torch.int64)
+    output, _ = subject._pass_in_chunks(subject.model.base_model, tokens, 1, CHUNK, None)
     assert "past_key_values" not in output
 
 
@@ -87,7 +88,7 @@ def test_hidden_states_before_the_targets_are_dropped_with_their_chunk():
     subject = TransformersModel(model_of("llama"), T, chunk_tokens=CHUNK)
     tokens = torch.zeros(1, T, dtype=torch.int64)
     with torch.no_grad(), LiveTensors() as meter:
-        _, hidden = subject._pass_in_chunks(tokens, 1, CHUNK, None)
+        _, hidden = subject._pass_in_chunks(subject.model.base_model, tokens, 1, CHUNK, None)
     assert hidden.shape == (1, 1, 32)
     assert meter.live < T * 32 * 4
 

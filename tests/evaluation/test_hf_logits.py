@@ -5,6 +5,7 @@ import pytest
 import torch
 import transformers
 
+from posenc.core.errors import UserError
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import callables
 from posenc.evaluation.models.scoring import ModelPass, scorer_of
@@ -179,3 +180,63 @@ def test_products_in_bf16_are_those_of_autocast():
     torch.testing.assert_close(scored, expected, atol=1e-6, rtol=0)
     in_fp32 = subject.losses(tokens, targets).nats
     assert 1e-4 < (scored - in_fp32).abs().max() < 0.02
+
+
+# --- which module makes the hidden states
+def test_the_hidden_states_are_those_that_the_model_makes_logits_of():
+    """The model OPT calls a part of its base model, so that another one would not be asked."""
+    subject = model_of("opt")
+    tokens, _ = windows(250, T)
+    expected = subject.model(tokens).logits
+    torch.testing.assert_close(subject.target_logits(tokens, T)(slice(None)), expected, atol=1e-6, rtol=0)
+    assert expected.std() > 0.01
+
+
+def test_a_model_without_such_a_module_makes_all_logits(monkeypatch):
+    subject = model_of("llama")
+    monkeypatch.setattr(TransformersModel, "_makes_logits_of", lambda *_: False)
+    tokens, _ = windows(250, T)
+    logits = subject.target_logits(tokens, T)(slice(None))
+    torch.testing.assert_close(logits, subject.model(tokens).logits, atol=1e-6, rtol=0)
+
+
+def test_chunks_that_give_other_logits_are_refused(monkeypatch):
+    subject = model_of("llama")
+    subject.chunk_tokens = 8
+    subject.check_chunks()
+    whole_pass = TransformersModel._pass_in_chunks
+
+    def without_keys(self, decoder, inputs, n_targets, chunk_tokens, on_layer):
+        """Forget the chunks before the last one."""
+        return whole_pass(self, decoder, inputs[:, -chunk_tokens:], chunk_tokens, chunk_tokens, on_layer)
+
+    monkeypatch.setattr(TransformersModel, "_pass_in_chunks", without_keys)
+    with pytest.raises(UserError, match=r"subject\.chunk_tokens=8: would give other numbers"):
+        subject.check_chunks()
+
+
+# --- an attention that transformers calls in other ways: a mask by name (Doge), outputs as a view (JetMoe)
+SIZES_OF_RARE_MODELS = {
+    "doge": {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64},
+    "jetmoe": {
+        "hidden_size": 32,
+        "num_key_value_heads": 2,
+        "kv_channels": 8,
+        "intermediate_size": 64,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("name", sorted(SIZES_OF_RARE_MODELS))
+def test_a_window_as_wide_as_the_text_leaves_the_logits_alone(name):
+    subject = TransformersModel(
+        hf_models.random_model(name, **SIZES_OF_RARE_MODELS[name], num_hidden_layers=2), T
+    )
+    tokens, _ = windows(250, T)
+    expected = subject(tokens, T)
+    for width, is_same in ((2 * T, True), (4, False)):
+        extension = build_extension({"name": "window", "window": width}, subject)
+        logits = subject(tokens, T, extension.effective_encoding(T))
+        assert torch.allclose(logits, expected, atol=1e-5) == is_same

@@ -15,6 +15,7 @@ values of earlier parts are kept then, so that the numbers are the same where `w
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -62,6 +63,9 @@ from posenc.evaluation.models.transformers_attention import AttentionParts, atte
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
 TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of positions in models
+TRIAL_TOKENS = 8  # of the pass that finds out which module's hidden states become logits
+CHUNKS_TOLERANCE = 0.3  # of the spread of logits; in bf16 and eight bits other products round differently
+TRIAL_TOLERANCE = 0.01  # of the spread of logits; those of another module are off by as much as the spread
 USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
 # Architectures in which posenc can rotate in the model's place. A test of each says that it rotates in all
 # layers, after all other changes to queries and keys, and turns number i of a head with number i + D'/2.
@@ -128,7 +132,40 @@ class TransformersModel(CallableModel):
 
         Those of a whole window are 3.2 GB for 16,384 tokens and a vocabulary of 49k.
         """
-        return self.has_decoder and not self.can_limit_logits
+        return not self.can_limit_logits and self._decoder is not None
+
+    @functools.cached_property
+    def _decoder(self) -> Any:
+        """Return the module whose hidden states become the model's logits; None if there is no such module.
+
+        Mostly it is the base model. OPT calls a part of that, so each is tried with a few tokens. Without
+        such a module the model makes all logits at once.
+        """
+        if not self.has_decoder:
+            return None
+        candidates = (self.model.base_model, self.model.get_decoder())
+        return next((decoder for decoder in candidates if self._makes_logits_of(decoder)), None)
+
+    @torch.no_grad()
+    def _makes_logits_of(self, decoder: Any) -> bool:
+        """Tell whether the model, given hidden states of this module, makes the logits of a whole pass."""
+        tokens = self._trial_tokens()
+        # A block, and not all of them: ProphetNet makes the logits of whole passes alone.
+        start = tokens.shape[1] // 2
+        try:
+            output = decoder(tokens, use_cache=False)
+            logits = self._logits_of_hidden(decoder, output, output.last_hidden_state[:, start:])
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            return False  # it takes or returns something else
+        expected = self.model(tokens, use_cache=False).logits[:, start:]
+        # Both are made by the same products. In another module's place logits would be those of other states.
+        return _is_close(logits, expected, TRIAL_TOLERANCE)
+
+    def _trial_tokens(self) -> Tensor:
+        """Return a few tokens (1, W): the last ones, since padding and other marks mostly are the first."""
+        n_tokens = min(TRIAL_TOKENS, self.vocab_size, self.shape.train_length)
+        first = self.vocab_size - n_tokens
+        return torch.arange(first, self.vocab_size, device=self.model.device)[None]
 
     def to(self, *arguments: Any, **options: Any) -> Self:
         """Move the model to a device, unless it is placed: on several devices, or with quantised weights."""
@@ -258,8 +295,8 @@ class TransformersModel(CallableModel):
 
         Only hidden states are kept: logits of 16,384 targets and a vocabulary of 49,152 would take 3.2 GB.
         """
-        decoder = self.model.base_model
-        if decoder is self.model:  # no module of it returns hidden states
+        decoder = self._decoder
+        if decoder is None:
             return super().target_logits(tokens, n_targets, encoding)
         inputs = self._inputs(tokens)
         with self._with_encoding(encoding):
@@ -268,16 +305,17 @@ class TransformersModel(CallableModel):
                     output = decoder(inputs, use_cache=False)
                 hidden = output.last_hidden_state[:, -n_targets:]  # (B, n, d)
             else:
-                output, hidden = self._pass_in_chunks(inputs, n_targets, self.chunk_tokens, on_layer)
+                output, hidden = self._pass_in_chunks(decoder, inputs, n_targets, self.chunk_tokens, on_layer)
 
         def logits_of(columns: slice) -> Tensor:
             hidden_block = hidden[:, columns]
-            return self.checked(self._logits_of_hidden(output, hidden_block), tuple(hidden_block.shape[:2]))
+            logits = self._logits_of_hidden(decoder, output, hidden_block)
+            return self.checked(logits, tuple(hidden_block.shape[:2]))
 
         return logits_of
 
     def _pass_in_chunks(
-        self, inputs: Tensor, n_targets: int, chunk_tokens: int, on_layer: OnLayer | None
+        self, decoder: Any, inputs: Tensor, n_targets: int, chunk_tokens: int, on_layer: OnLayer | None
     ) -> tuple[Any, Tensor]:
         """Make a pass over inputs (B, W), so many tokens of each window at a time.
 
@@ -292,7 +330,7 @@ class TransformersModel(CallableModel):
             chunk = inputs[:, start : start + chunk_tokens]
             part = _ShareOfPass(start / length, chunk.shape[1] / length)
             with self._reporting_layers(None if on_layer is None else part.reporter(on_layer)):
-                output = self.model.base_model(chunk, past_key_values=past, use_cache=True)
+                output = decoder(chunk, past_key_values=past, use_cache=True)
             past = output.past_key_values
             n_before_targets = max(first_target - start, 0)
             if n_before_targets < chunk.shape[1]:  # an empty slice would keep the whole chunk in memory
@@ -320,6 +358,28 @@ class TransformersModel(CallableModel):
         return None
 
     @torch.no_grad()
+    def check_chunks(self) -> None:
+        """Raise UserError if a short text in two chunks has other logits than in one pass.
+
+        `why_not_in_chunks` knows architectures by their modules. Some differ without a sign of it (Moshi).
+        """
+        tokens = self._trial_tokens()
+        n_tokens = tokens.shape[1]
+        whole = copy.copy(self)
+        whole.chunk_tokens = None
+        expected = whole.target_logits(tokens, n_tokens)(slice(None))
+        in_chunks = copy.copy(self)
+        in_chunks.chunk_tokens = max(1, n_tokens // 2)
+        try:
+            logits = in_chunks.target_logits(tokens, n_tokens)(slice(None))
+            is_same = _is_close(logits, expected, CHUNKS_TOLERANCE)
+        except RuntimeError:
+            is_same = False
+        if not is_same:
+            problem = f"would give other numbers: {self.config.model_type} in chunks is another model"
+            raise UserError("subject.chunk_tokens", self.chunk_tokens, problem, hint="measure without it")
+
+    @torch.no_grad()
     def next_logits(self, tokens: Tensor, past: Any = None, encoding: Encoding | None = None) -> NextLogits:
         """Return the logits of the token after a text, as CallableModel does.
 
@@ -336,9 +396,9 @@ class TransformersModel(CallableModel):
         inputs = self._inputs(tokens) if past is None else tokens.to(self.model.device)
         with self._with_encoding(encoding):
             if self.should_make_own_logits:
-                output = self.model.base_model(inputs, past_key_values=past, use_cache=True)
+                output = self._decoder(inputs, past_key_values=past, use_cache=True)
                 hidden = output.last_hidden_state[:, -1:]
-                logits = self._logits_of_hidden(_without_past(output), hidden)
+                logits = self._logits_of_hidden(self._decoder, _without_past(output), hidden)
             else:
                 options = {"logits_to_keep": 1} if self.can_limit_logits else {}
                 output = self.model(inputs, past_key_values=past, use_cache=True, **options)
@@ -347,13 +407,12 @@ class TransformersModel(CallableModel):
         return NextLogits(logits[:, -1], past=output.past_key_values)
 
     @torch.no_grad()
-    def _logits_of_hidden(self, output: Any, hidden: Tensor) -> Tensor:
+    def _logits_of_hidden(self, decoder: Any, output: Any, hidden: Tensor) -> Tensor:
         """Return the logits (B, n, V) of hidden states (B, n, d). `output` is what the decoder returned.
 
         The model is called with a decoder that only returns these states. So the model's own code does what
         the architecture does to its logits (a cap in Gemma 2, a factor in Granite and Cohere).
         """
-        decoder = self.model.base_model
         output_of_block = type(output)(**{**output, "last_hidden_state": hidden})
         # The replaced decoder does not read them. Only their number must be right.
         tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
@@ -455,12 +514,19 @@ class TransformersModel(CallableModel):
         as_trained = AttentionParts.of(())
 
         def attend(
-            module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **layer_options: Any
+            module: nn.Module,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            attention_mask: Tensor | None = None,
+            **layer_options: Any,
         ) -> tuple[Tensor, None]:
             """Compute the attention of a layer, as trained if it turns by another rotation."""
             options = score_options(module, q, k, layer_options)
             is_extended = self.rotation is None or self.rotation.acts_in(options.layer, self.config)
-            return attention(parts if is_extended else as_trained, q, k, v, mask, options), None
+            acting_parts = parts if is_extended else as_trained
+            output = attention(acting_parts, q, k, v, attention_mask, options)
+            return output.contiguous(), None  # JetMoe views it with another shape
 
         AttentionInterface.register(ATTENTION_NAME, attend)
         # It makes no mask where only later tokens are hidden. One for all pairs of 16,384 tokens took 1 GB.
@@ -472,6 +538,14 @@ class TransformersModel(CallableModel):
             yield
         finally:
             self.model.set_attn_implementation(implementation)
+
+
+def _is_close(logits: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Tell whether logits are the expected ones, up to a share of their spread."""
+    if logits.shape != expected.shape:
+        return False
+    largest_change = (logits - expected).abs().max()
+    return bool(largest_change <= tolerance * expected.float().std())
 
 
 def _without_past(output: Any) -> Any:
