@@ -258,6 +258,8 @@ def register_attention(name: str, encoding: Encoding) -> None:
     """Let models of transformers attend by an encoding: `model.set_attn_implementation(name)` chooses it.
 
     A later call with the same name replaces the encoding in all models that have chosen the name.
+    An encoding with parameters has to be a part of the model as well, or its optimizer, `to` and `state_dict`
+    do not see them: `model.position_bias = encoding`.
     Raises UserError for a name of transformers' own, and for an encoding that `attention_function` refuses.
     """
     from transformers import AttentionInterface, AttentionMaskInterface

@@ -341,6 +341,19 @@ def test_a_bias_in_llama_is_that_of_its_formula(llama, tokens):
     torch.testing.assert_close(llama(tokens).logits, expected, atol=1e-5, rtol=1e-4)
 
 
+def test_a_learned_bias_that_is_a_part_of_a_llama_is_trained_and_saved(llama, tokens):
+    encoding = made("kerple_log")
+    attend_by(llama, encoding)
+    llama.position_bias = encoding
+    before = {name: value.clone() for name, value in encoding.named_parameters()}
+    optimizer = torch.optim.SGD(llama.parameters(), lr=0.1)
+    llama(tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    saved = llama.state_dict()
+    for name, value in before.items():
+        assert not torch.equal(saved[f"position_bias.{name}"], value)
+
+
 @torch.no_grad()
 def test_decoding_with_a_cache_is_a_pass_over_all(llama, tokens):
     attend_by(llama, made("alibi"))

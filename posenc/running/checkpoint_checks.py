@@ -11,18 +11,17 @@ from typing import Any
 from posenc.core.errors import UserError, first_line
 from posenc.core.paths import expanded
 from posenc.evaluation.models.causality import CAUSAL_MODELS
-from posenc.running.hf_checkpoint import HfCheckpoint, import_transformers, own_class
+from posenc.running.hf_checkpoint import ADAPTER, HfCheckpoint, import_transformers, own_class
 
 # Encoders that transformers also makes a decoder of, if is_decoder says so. GPT-NeoX has the same setting and
 # no use for it, and BartForCausalLM sets it itself, so that the setting alone does not tell.
 MASKED_SUFFIX = "ForMaskedLM"
 OTHER_ENCODERS = ("bert-generation",)
-ADAPTER = "adapter_config.json"  # of peft: such a folder names the folder with the weights
 
 
 def check_checkpoint(checkpoint: HfCheckpoint) -> None:
     """Raise UserError for a checkpoint that is no causal language model, or has no weights."""
-    transformers = import_transformers("subject")
+    transformers = import_transformers()
     if own_class(checkpoint) is not None:  # such a class may read other files, and can be anything
         return
     _check_architecture(transformers, checkpoint.path, checkpoint.config)
@@ -75,6 +74,8 @@ def _check_weight_files(transformers: Any, checkpoint: HfCheckpoint) -> None:
     if not any((folder / file).is_file() for file in files):
         allowed = f"a folder with {files[0]}, or with its parts and their index"
         hint = "a download may have left them out: git lfs pull, or hf download NAME"
+        if any(folder.glob("*.gguf")):
+            hint = "a GGUF has to be unpacked once: from_pretrained(DIR, gguf_file=...).save_pretrained(NEW)"
         raise UserError(
             "subject.path", checkpoint.path, "its weights are missing", allowed=allowed, hint=hint
         )
@@ -88,7 +89,7 @@ def check_quantisation(checkpoint: HfCheckpoint) -> None:
     if not checkpoint.is_quantised:
         return
     settings = checkpoint.config.quantization_config
-    transformers = import_transformers("subject")
+    transformers = import_transformers()
     try:
         quantizer = transformers.quantizers.AutoHfQuantizer.from_config(settings, pre_quantized=True)
         quantizer.validate_environment(device_map=None, weights_only=True)

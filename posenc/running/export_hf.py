@@ -58,7 +58,7 @@ def export_hf(run: str, folder: str) -> Path:
     if extend != NONE:
         raise refused(run, f"it was trained with extend={extend}")
     rope = rope_parameters(stored.outline, run)  # refuses the run before any library is loaded
-    transformers = import_transformers("--hf")
+    transformers = import_transformers("--hf", folder)
     model = load_model(stored.settings, stored.shape, stored.checkpoint)
     config = transformers.ArceeConfig(
         vocab_size=model.embedding.num_embeddings,

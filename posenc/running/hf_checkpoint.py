@@ -30,6 +30,7 @@ from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.configurations import rope_settings
 from posenc.evaluation.models.transformers import ATTENTION_NAME
 
+ADAPTER = "adapter_config.json"  # of peft: such a folder names the folder with the weights
 EAGER = "eager"  # the attention of transformers that makes all scores of a window
 # transformers reads the second kind where the first is missing.
 WEIGHT_FILES = ("*.safetensors", "*.bin")
@@ -87,14 +88,17 @@ class HfCheckpoint:
         return bool(getattr(self.config, "quantization_config", None))
 
 
-def import_transformers(key: str) -> Any:
-    """Return transformers with its messages switched off. Raises UserError if it is not installed."""
+def import_transformers(key: str = "subject", value: str = "hf") -> Any:
+    """Return transformers with its messages switched off.
+
+    Raises UserError, which names what was asked for, if it is not installed.
+    """
     try:
         # transformers is an extra, posenc[hf], and commands that read
         # no checkpoint do not wait for its import.
         import transformers
     except ImportError as error:
-        raise UserError(key, "hf", "needs transformers", hint="pip install 'posenc[hf]'") from error
+        raise UserError(key, value, "needs transformers", hint="pip install 'posenc[hf]'") from error
     # What it warns of is checked here by name. Its lines and bars would break posenc's own bar.
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -103,7 +107,7 @@ def import_transformers(key: str) -> Any:
 
 def read_hf_checkpoint(path: str, revision: str, trust_remote_code: bool) -> HfCheckpoint:
     """Read the configuration and the tokenizer of a checkpoint. Raises UserError."""
-    transformers = import_transformers("subject")
+    transformers = import_transformers()
     folder = expanded(path)
     check_path(path, folder)
     is_local = is_folder(folder)
@@ -127,7 +131,7 @@ def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
 
     Raises UserError.
     """
-    transformers = import_transformers("subject")
+    transformers = import_transformers()
     try:
         model_class = _model_class(transformers, checkpoint)
         with torch.device("meta"):
@@ -151,7 +155,7 @@ def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
 
 def attention_names() -> list[str]:
     """Return the names of the attentions that transformers has, without those for serving (`paged|...`)."""
-    names = import_transformers("subject").AttentionInterface().valid_keys()
+    names = import_transformers().AttentionInterface().valid_keys()
     return [EAGER, *(name for name in names if "|" not in name and name not in (EAGER, ATTENTION_NAME))]
 
 
@@ -160,7 +164,7 @@ def load_hf_model(checkpoint: HfCheckpoint, dtype: torch.dtype, device_map: str 
 
     `device_map` is that of transformers: None leaves the model on the CPU.
     """
-    transformers = import_transformers("subject")
+    transformers = import_transformers()
     placement = {} if device_map is None else {"device_map": device_map}
     attention = {} if checkpoint.attention is None else {"attn_implementation": checkpoint.attention}
     try:
@@ -315,7 +319,7 @@ def folder_of(checkpoint: HfCheckpoint) -> Path | None:
     if checkpoint.is_local:
         return expanded(checkpoint.path)
     # Only the library knows where the hub's cache keeps a revision.
-    cached_file = import_transformers("subject").utils.cached_file
+    cached_file = import_transformers().utils.cached_file
     file = cached_file(checkpoint.source, "config.json", revision=checkpoint.access.revision)
     return None if file is None else Path(file).parent
 
@@ -324,7 +328,7 @@ def folder_of(checkpoint: HfCheckpoint) -> Path | None:
 
 
 def check_path(path: str, folder: Path) -> None:
-    """Raise UserError for what can be no model: a file, a folder that does not exist, a run of posenc."""
+    """Raise UserError for what can be no model: a file, no folder, a run of posenc, an adapter alone."""
     if is_file(folder):
         raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
     if not is_folder(folder) and looks_local(path):
@@ -332,6 +336,9 @@ def check_path(path: str, folder: Path) -> None:
     # A run has a config.yaml and no config.json, so transformers would complain of a file that is missing.
     if is_file(folder / "status.json"):
         raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")
+    if is_file(folder / ADAPTER) and not is_file(folder / "config.json"):
+        hint = "save it merged into its model: merge_and_unload().save_pretrained(DIR), of peft"
+        raise UserError("subject.path", path, "is an adapter without its model", hint=hint)
 
 
 def check_config(path: str, config: Any) -> None:
@@ -491,7 +498,7 @@ def _code_files(checkpoint: HfCheckpoint) -> list[Path]:
     """
     folders = {expanded(checkpoint.path)}
     if not checkpoint.is_local:
-        classes = [_model_class(import_transformers("subject"), checkpoint), type(checkpoint.config)]
+        classes = [_model_class(import_transformers(), checkpoint), type(checkpoint.config)]
         # A checkpoint may bring code for its model and take its
         # configuration from transformers, or the reverse.
         remote_classes = [cls for cls in classes if cls.__module__.startswith(REMOTE_CODE)]

@@ -159,6 +159,18 @@ def test_missing_weights_are_said_before_anything_is_read(refusal, llama, only_e
 
 
 @DRY_RUN
+def test_a_gguf_is_no_weights_that_transformers_finds(refusal, llama, only_estimate):
+    (llama / "model.safetensors").rename(llama / "model.gguf")
+    assert "a GGUF has to be unpacked" in refusal(llama, only_estimate=only_estimate)
+
+
+@DRY_RUN
+def test_an_adapter_without_its_model_is_refused(refusal, llama, only_estimate):
+    (llama / "config.json").rename(llama / "adapter_config.json")
+    assert "is an adapter without its model" in refusal(llama, only_estimate=only_estimate)
+
+
+@DRY_RUN
 def test_the_missing_package_of_quantised_weights_is_said(refusal, llama, only_estimate):
     edit_json(llama / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
     text = refusal(llama, only_estimate=only_estimate)
