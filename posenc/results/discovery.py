@@ -17,7 +17,7 @@ from posenc.results.runs import Run, load_run
 # Names of the records that posenc ships. A folder of the same name comes first.
 STUDIES = ("study", "study-recall", "study-room")
 # A text that could be a name: no part of a path, and no glob.
-PLAIN_NAME = re.compile(r"\w+", re.ASCII)
+PLAIN_NAME = re.compile(r"[\w-]+", re.ASCII)
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
 
 AnyPaths = str | Path | Iterable["AnyPaths"]  # a path, or a nested list of paths
@@ -152,6 +152,9 @@ def _hint_at_runs(text: str) -> str:
     if "=" in text:
         return f"to choose among runs, each with its own option: --where {visible(text)}"
     train_first = "train one first: posenc train encoding=rope"
+    folder = _nearest_folder(Path(text))
+    if folder is not None:
+        return f"did you mean: {visible(folder)}"
     if text == "runs" or not PLAIN_NAME.fullmatch(text):
         return train_first
     # The names of encodings count as well: `posenc compare study rope` takes both kinds in the same place.
@@ -160,6 +163,18 @@ def _hint_at_runs(text: str) -> str:
         return f"did you mean: {close}\n{train_first}"
     # it may be an encoding of a plugin, which `choice_files` does not list
     return f"runs of one encoding: --where encoding={text}\n{train_first}"
+
+
+def _nearest_folder(path: Path) -> Path | None:
+    """Return the folder beside a path whose name is close to that of the path; None if there is none."""
+    if not path.name or not is_folder(path.parent):
+        return None
+    try:
+        folders = [other for other in path.parent.iterdir() if is_folder(other)]
+    except OSError:  # it cannot be listed
+        return None
+    close = nearest(path.name, [folder.name for folder in folders])
+    return None if close is None else path.parent / close
 
 
 def _below(start: Path) -> Iterator[Location]:

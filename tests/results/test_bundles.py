@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from fake_runs import MULTIPLES, compared, write_run
 
+from posenc.core.errors import UserError
 from posenc.results import load_runs
 from posenc.results.bundles import SUFFIX, bundle_line, pack_bundle
 
@@ -112,6 +113,14 @@ def test_a_wrong_line_is_a_run_with_a_problem_below_the_bundle(bundle, line):
     (run,) = load_runs([bundle])
     assert run.problem
     assert run.path.parent == bundle
+
+
+@pytest.mark.parametrize("typed", ["defalt", "headline-2"])
+def test_a_folder_of_nearly_the_same_name_is_suggested(tmp_path, typed):
+    for name in ("default", "headline-1"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=r"did you mean: \S*/(default|headline-1)$"):
+        load_runs(tmp_path / typed)
 
 
 def test_seeds_of_a_long_name_stay_apart(tmp_path):
