@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TextIO
 
 from posenc.core.console import terminal_width, write
@@ -16,7 +17,8 @@ from posenc.results.published import Against, AgainstLine
 from posenc.results.records import SCHEMA_VERSION
 
 FORMATS = ("table", "markdown", "json")
-HEADS = ("encoding", "T there", "length", "published", "change", "measured", "change", "difference")
+# The T of a paper stands in the lengths: 1x is T. A column of it would make the table wider than a terminal.
+HEADS = ("encoding", "length there", "published", "change", "measured", "change", "difference")
 
 
 def show_against(against: Against, format: str, stream: TextIO) -> None:
@@ -48,7 +50,7 @@ def against_report(against: Against) -> Report:
         f"change: against T, in {unit}, ± SD over seeds. Corpus, model, tokenizer and length differ: compare "
         "its direction, not its size"
     )
-    table = table_of_rows(HEADS, [_texts(line) for line in lines])
+    table = replace(table_of_rows(HEADS, [_texts(line) for line in lines]), n_keys=2)
     return Report([f"{against.table} beside these runs"], "", [table], notes, has_gap=True)
 
 
@@ -83,7 +85,6 @@ def _texts(line: AgainstLine) -> list[str]:
         measured_change += f"±{printed(line.measured_spread, 'nats')}"
     return [
         line.encoding,
-        str(line.train_length),
         f"{line.multiple:.3g}x = {line.published_length}",
         f"{line.published:g}",
         _change_text(line.published_change),
