@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, load_yaml
-from posenc.data import CorpusFacts, TokenStore, is_task
+from posenc.data import CorpusFacts, TokenStore, build_tokenizer, is_task
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.extensions import resolve_extend
 from posenc.evaluation.lengths import EvalLengths, resolve_lengths
@@ -26,6 +26,7 @@ from posenc.settings.tree import (
     EvalSettings,
     ExtendRequest,
     PlantSettings,
+    TokenizerSettings,
 )
 
 
@@ -99,12 +100,14 @@ class Evaluation:
             tokenizer=tokenizer,
         )
 
-    def check_text(self, *, facts: CorpusFacts, tokenizer: str, plant: PlantSettings | None) -> None:
-        """Raise UserError if a protocol cannot measure this text. `tokenizer` is a name."""
+    def check_text(
+        self, *, facts: CorpusFacts, tokenizer: TokenizerSettings, plant: PlantSettings | None
+    ) -> None:
+        """Raise UserError if a protocol cannot measure this text as tokens of this tokenizer."""
         self.check_corpus(facts)
         measurement = MeasurementFacts(
             fingerprint=facts.fingerprint,
-            tokenizer=tokenizer,
+            tokenizer=tokenizer.name,
             split=self.split,
             plant=plant,
             lengths=self.lengths,
@@ -112,6 +115,14 @@ class Evaluation:
         )
         for protocol in self.protocols:
             protocol.check_text(measurement)
+        # To build a tokenizer may train it, which most protocols do not wait for.
+        if self.needs_tokenizer:
+            self.check_tokenizer(build_tokenizer(tokenizer, facts))
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError if a protocol cannot write its words with this tokenizer."""
+        for protocol in self.protocols:
+            protocol.check_tokenizer(tokenizer)
 
     def check_corpus(self, facts: CorpusFacts) -> None:
         """Raise UserError for a protocol that scores text where the corpus is a task, or the reverse."""

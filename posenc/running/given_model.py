@@ -75,6 +75,7 @@ def plan_given_model(given: GivenModel) -> Job:
     facts = text.facts
     evaluation.check_corpus(facts)
     encoder = build_tokenizer(tokenizer, facts)
+    evaluation.check_tokenizer(encoder)
     length = model.shape.train_length
     # A function does not say how many tokens it knows. Its tokenizer does.
     if not model.has_known_weights:

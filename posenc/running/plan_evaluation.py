@@ -52,7 +52,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     )
     data = text.data
     facts = text.facts
-    evaluation.check_text(facts=facts, tokenizer=tokenizer.name, plant=data.plant)
+    evaluation.check_text(facts=facts, tokenizer=tokenizer, plant=data.plant)
     # SymPy may have been upgraded since, or a folder of texts edited: then the targets are others
     is_own_text = facts.fingerprint == fingerprint
     if settings.data is None and not is_own_text:
