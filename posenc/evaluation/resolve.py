@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, load_yaml
+from posenc.core.paths import conf_dir, load_yaml
 from posenc.data import CorpusFacts, TokenStore, build_tokenizer, is_task
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.extensions import resolve_extend
@@ -154,11 +154,14 @@ def _wrong_corpus_error(protocol: Protocol[Any]) -> UserError:
     return UserError("eval.protocols", protocol.name, problem, allowed=allowed)
 
 
+def default_eval_settings() -> EvalSettings:
+    """Return the `eval` group as `posenc train` has it without being told."""
+    return EvalSettings.model_validate(load_yaml(conf_dir() / "eval" / "default.yaml"))
+
+
 def suited_to(settings: EvalSettings, data: DataSettings) -> EvalSettings:
     """Return the settings; on a task, default protocols are replaced by those that score tasks."""
-    path = choice_file("eval", "default")
-    assert path is not None
-    has_default_protocols = settings.protocols == load_yaml(path)["protocols"]
+    has_default_protocols = settings.protocols == default_eval_settings().protocols
     # Protocols that the user chose are not replaced: `check_corpus` refuses them by name.
     if not is_task(data) or not has_default_protocols:
         return settings
@@ -207,8 +210,7 @@ def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:
 
     T is always among them, since every change of the loss is against the loss at T.
     """
-    # lengths such as 2x are multiples of the base length
-    base_length = context_length if settings.base_length is None else settings.base_length
+    base_length = settings.base_for(context_length)
     windows = [*resolve_lengths(settings.lengths, base_length), context_length]
     lengths = EvalLengths.of(windows, context_length, base_length)
     if lengths.longest > LONGEST_CONTEXT:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.core.paths import conf_dir, load_yaml
 from posenc.data import check_plant, check_tokenizer
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.resolve import Evaluation, resolve_evaluation
+from posenc.evaluation.resolve import Evaluation, default_eval_settings, resolve_evaluation
 from posenc.running.checks import check_name, check_positions_reach
 from posenc.running.job import Job
 from posenc.running.measured_text import TrainedOn, text_to_measure
@@ -96,7 +95,7 @@ def with_stored_values(asked: EvalOverrides, stored: EvalSettings) -> EvalSettin
     values = asked.plain()
     values.pop("max_minutes")  # it chooses max_targets of other models, and is refused here
     # a run that was trained before there was a protocol has no settings for it
-    default = load_yaml(conf_dir() / "eval" / "default.yaml")
+    default = default_eval_settings().plain()
     return EvalSettings.model_validate(_merged(values, {**default, **stored.plain()}))
 
 

@@ -31,6 +31,7 @@ from posenc.running.hf_checkpoint import StoredTensor
 from posenc.running.jobs import CheckedJob, check_jobs, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
 from posenc.running.unloaded_model import model_sizes, products_with
+from posenc.running.weight_types import WEIGHT_TYPES
 from posenc.training.memory import peak_bytes
 
 T = hf_models.T
@@ -304,7 +305,7 @@ def test_planned_memory_is_that_of_the_attention_that_transformers_chooses(
     plan, tmp_path, architecture, dtype
 ):
     """Planned bytes are compared with those of all tensors of a pass, which are scores for the most part."""
-    model = hf_models.random_model(architecture, **WITH_SCORES[architecture]).to(hf_checkpoint.DTYPES[dtype])
+    model = hf_models.random_model(architecture, **WITH_SCORES[architecture]).to(WEIGHT_TYPES[dtype])
     folder = hf_models.save(model, tmp_path / "model")
     overrides = [f"subject.path={folder}", f"subject.dtype={dtype}", f"context_length={LONG}"]
     unloaded = plan(*overrides, "eval.max_targets=500", "eval.lengths=[1x]", only_estimate=True).given_model

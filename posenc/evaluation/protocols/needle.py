@@ -9,9 +9,10 @@ keys stand anywhere. With several queries, several keys are asked for at the end
 question comes after the right answers to the questions before it.
 
 A word is a single token of the model's own tokenizer, of four to eight letters. Where the tokenizer has fewer
-of them than a window needs, or hardly any (bytes), words of five letters are made up. A value is found if each
-of its tokens is the model's first choice, so that greedy decoding would write it. Texts, words and places are
-the same for every model with this tokenizer.
+of them than a window needs, or hardly any (bytes), words of five letters are made up. A value is found if
+each of its tokens is the model's first choice, so that greedy decoding would write it.
+
+Texts, words and places are the same for every model with this tokenizer.
 
 Source: Kamradt 2023 (needle in a haystack, a public script); several keys, values and queries as in RULER
 (Hsieh et al. 2024, arXiv 2404.06654). Its instructions and its own words are not used here.
