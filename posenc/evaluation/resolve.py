@@ -12,8 +12,9 @@ from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir, load_yaml
 from posenc.data import CorpusFacts, TokenStore, build_tokenizer, is_task
 from posenc.data.tokenizers import Tokenizer
-from posenc.evaluation.extensions import resolve_extend
+from posenc.evaluation.extensions import Extension, build_extension, resolve_extend
 from posenc.evaluation.lengths import EvalLengths, resolve_lengths
+from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.protocols import find_protocol, protocol_names
 from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
@@ -25,6 +26,7 @@ from posenc.settings.tree import (
     DataSettings,
     EvalSettings,
     ExtendRequest,
+    ExtendSettings,
     PlantSettings,
     TokenizerSettings,
 )
@@ -38,7 +40,7 @@ class Evaluation:
     lengths: EvalLengths
     protocols: tuple[Protocol[Any], ...]
     headline: FixedTarget  # its loss chooses the knobs of an extension; it need not be among `protocols`
-    extend: dict[str, Any]  # a test-time extension with its knobs; {"name": "none"}: the model as trained
+    extend: ExtendSettings | None  # a test-time extension with its knobs; None: the model as trained
     tries: int  # how many values of the knobs to try on validation documents; 0: the knobs are not tuned
 
     @property
@@ -48,12 +50,18 @@ class Evaluation:
     @property
     def extension_name(self) -> str:
         """Return the name of the test-time extension; "none" for the model as trained."""
-        return str(self.extend["name"])
+        return NONE if self.extend is None else self.extend.name
 
     @property
     def is_extended(self) -> bool:
         """Tell whether a test-time extension changes the model."""
-        return self.extension_name != NONE
+        return self.extend is not None
+
+    def extension_of(self, model: MeasuredModel) -> Extension | None:
+        """Build the extension for a model. It may lack knobs that are to be tuned. Raises UserError."""
+        if self.extend is None:
+            return None
+        return build_extension(self.extend.plain(), model, tune=self.tries > 0)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -192,7 +200,6 @@ def resolve_evaluation(
             raise UserError("extend.tune", True, problem, hint=hint)
     for protocol in protocols:
         protocol.check(lengths)
-    extension_settings = {"name": NONE} if extend is None else {"name": extend.name, **extend.parameters}
     # Of all protocols, so that a stored run says with which settings a further protocol would be measured.
     stored_settings = settings.plain() | parameters | {"protocols": names}
     return Evaluation(
@@ -200,9 +207,15 @@ def resolve_evaluation(
         lengths=lengths,
         protocols=protocols,
         headline=headline,
-        extend=resolve_extend(extension_settings),
+        extend=None if extend is None else _resolved_extension(extend),
         tries=tries,
     )
+
+
+def _resolved_extension(extend: ExtendRequest) -> ExtendSettings | None:
+    """Return a checked extension as records store it; None for `none`. Raises UserError."""
+    resolved = resolve_extend({"name": extend.name, **extend.parameters})
+    return None if resolved["name"] == NONE else ExtendSettings.model_validate(resolved)
 
 
 def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:

@@ -17,7 +17,7 @@ import torch
 from posenc.data import TokenStore, tokens_in_cache, vocabulary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, cells_with_passes, is_stored, plan_cells
-from posenc.evaluation.extensions import build_extension, leaves
+from posenc.evaluation.extensions import leaves
 from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.models.transformers_attention import AttentionParts
@@ -212,7 +212,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     most_rows = ROWS_OF_GIVEN if is_given else MOST_TIMED_ROWS
     rows = min(batch_tokens, most_rows)
     rates = measure_rates(job.device, as_trained.precision, _width(model), rows, threads)
-    extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
+    extension = evaluation.extension_of(model)
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)

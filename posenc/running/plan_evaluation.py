@@ -7,7 +7,6 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.data import check_plant, check_tokenizer
-from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.resolve import Evaluation, default_eval_settings, resolve_evaluation
 from posenc.running.checks import check_name, check_positions_reach
 from posenc.running.job import Job
@@ -117,8 +116,8 @@ def _check_extension(stored: StoredRun, evaluation: Evaluation) -> None:
     if evaluation.is_extended and trained_with != NONE:
         raise UserError("extend", evaluation.extension_name, f"it was trained with {trained_with}")
     # The outline has no weights. Its sizes and its encoding are all that an extension asks.
+    extension = evaluation.extension_of(stored.outline)
     is_tuned = evaluation.tries > 0
-    extension = build_extension(evaluation.extend, stored.outline, tune=is_tuned)
     if extension is not None and not is_tuned:
         extension.check_change(evaluation.lengths.longest)
     evaluation.check_tuning()

@@ -18,7 +18,6 @@ from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir, expanded, load_yaml
 from posenc.data import build_tokenizer, stored_tokenizer
-from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.lengths import nearest_length
 from posenc.evaluation.models.configurations import (
     has_bias_instead,
@@ -367,7 +366,8 @@ def _unloaded_model(
         sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight, attention)
         return UnloadedModel(checkpoint, length, None, sizes, load)
     outline = TransformersModel(outline_of(checkpoint), length, bos)
-    outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
+    if evaluation.extend is not None:
+        outline.check(evaluation.extend.plain(), evaluation.lengths.longest, evaluation.tries > 0)
     if chunk_tokens is not None:
         _check_chunks(chunk_tokens, outline, evaluation)
     if tensors is None:  # no safetensors here: files of another kind, or a model of the hub not loaded yet
@@ -380,7 +380,7 @@ def _unloaded_model(
 def _check_chunks(chunk_tokens: int, outline: TransformersModel, evaluation: Evaluation) -> None:
     """Raise UserError if passes in chunks would not give the numbers of passes over whole windows."""
     acting = outline.effective_encoding
-    extension = build_extension(evaluation.extend, outline, tune=evaluation.tries > 0)
+    extension = evaluation.extension_of(outline)
     if extension is not None:
         acting = extension.effective_encoding(evaluation.lengths.longest)
     # What acts may be of the extension and not of the model: `window` makes the attention itself.
