@@ -65,7 +65,7 @@ class Figures:
 
     def plain(self) -> dict[str, Any]:
         """Return the figures as the JSON has them, without those that were not measured."""
-        values = {
+        values: dict[str, Any] = {
             "tokens": self.tokens,
             "first_seconds": self.first_seconds,
             "tensor_bytes": self.tensor_bytes,
