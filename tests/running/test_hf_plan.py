@@ -22,6 +22,7 @@ from posenc.running import (
     fit_evaluation,
     hf_checkpoint,
     machine_rates,
+    pass_costs,
     room,
     subject_hf,
     unloaded_model,
@@ -240,7 +241,7 @@ def test_a_dry_run_plans_what_an_evaluation_plans(plan):
 
 def test_what_a_dry_run_chose_is_measured(plan, monkeypatch):
     chosen = plan("eval.max_minutes=0.01", only_estimate=True).evaluation.settings
-    monkeypatch.setattr(estimate, "MULTIPLICATIONS_A_LOGIT", 10**6)
+    monkeypatch.setattr(pass_costs, "MULTIPLICATIONS_A_LOGIT", 10**6)
     assert plan("eval.max_minutes=0.01").evaluation.settings == chosen
 
 
@@ -485,7 +486,7 @@ def test_fewer_minutes_are_fewer_targets(plan):
 def test_targets_that_were_chosen_once_stay(plan, monkeypatch):
     """A machine under load would choose fewer, and an extension would be measured on other targets."""
     first = plan("eval.max_minutes=0.01").evaluation.settings
-    monkeypatch.setattr(estimate, "MULTIPLICATIONS_A_LOGIT", 10**6)
+    monkeypatch.setattr(pass_costs, "MULTIPLICATIONS_A_LOGIT", 10**6)
     again = plan("eval.max_minutes=0.01", "extend=yarn").evaluation.settings
     assert again.max_targets == first.max_targets
     assert again.lengths == first.lengths
