@@ -457,7 +457,7 @@ def test_a_window_in_which_nothing_can_be_asked_has_a_reason(plan, protocol, win
 def seconds(plan, monkeypatch):
     """Return a function from an extension to the planned seconds, on a machine whose speed is fixed."""
     monkeypatch.setattr(estimate, "measure_rates", lambda *_, **__: machine_rates.Rates(1e-9, 1e-9, 1e-6))
-    monkeypatch.setattr(estimate, "attention_seconds_a_flop", lambda *_: 1e-9)
+    monkeypatch.setattr(pass_costs, "attention_seconds_a_flop", lambda *_: 1e-9)
 
     def planned_seconds(name, *overrides):
         job = plan("eval.lengths=[1x,4x]", "eval.max_targets=100", f"extend={name}", *overrides)
