@@ -92,7 +92,7 @@ def plan_of(model, store, folder, *, settings_hash="12345678", checkpoint_second
     provenance = Provenance(
         fingerprint=store.fingerprint,
         tokenizer=store.tokenizer,
-        encoding={},
+        code={},
         writer={"encoding": {"name": model.encoding.name}, "settings_hash": settings_hash},
     )
     plan = TrainingPlan(

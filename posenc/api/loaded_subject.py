@@ -72,7 +72,10 @@ class LoadedSubject:
             # At least one token stays: `ids[-0:]` would be all of them.
             ids = ids[-max(1, context - tokens - len(first)) :]
         ids = [*first, *ids]
-        extension = build_extension(self._hf.evaluation.extend, self.model, tune=False)
+        extension = None
+        extend = self._hf.evaluation.extend
+        if extend is not None:
+            extension = build_extension(extend.plain(), self.model)
         # One encoding for all steps: keys that the model keeps are rotated already, and would not be again.
         encoding = None if extension is None else extension.effective_encoding(len(ids) + tokens)
         past: Any = None

@@ -115,12 +115,15 @@ def _heads(row: BenchRow, *, has_mfu: bool) -> list[str]:
 def _texts(row: BenchRow, *, has_mfu: bool) -> list[str]:
     """Return the cells of a row."""
     training = row.training
-    timing = training.timing
-    texts = [row.label, *_speed(training)]
-    if timing is None or training.tensor_bytes is None:
-        texts += [NOT_MEASURED, NOT_MEASURED]
-    else:
-        texts += [f"{timing.ratio_low:.2f}-{timing.ratio_high:.2f}", f"{training.tensor_bytes / 1e6:,.0f}"]
+    quartiles = NOT_MEASURED
+    megabytes = NOT_MEASURED
+    if training.timing is not None:
+        ratio = training.timing.ratio
+        if ratio is not None:
+            quartiles = f"{ratio.low:.2f}-{ratio.high:.2f}"
+        if training.tensor_bytes is not None:
+            megabytes = f"{training.tensor_bytes / 1e6:,.0f}"
+    texts = [row.label, *_speed(training), quartiles, megabytes]
     if has_mfu:
         mfu_text = NOT_MEASURED if row.mfu is None else f"{row.mfu.share:.1%}"
         texts.append(mfu_text)
@@ -134,7 +137,18 @@ def _speed(figures: Figures) -> list[str]:
     timing = figures.timing
     if timing is None:
         return [NOT_MEASURED, NOT_MEASURED]
-    return [f"{timing.tokens_per_second:,.0f}", f"{timing.ratio:.2f}x"]
+    ratio = NOT_MEASURED if timing.ratio is None else f"{timing.ratio.middle:.2f}x"
+    return [f"{timing.tokens_per_second:,.0f}", ratio]
+
+
+def _failures(row: BenchRow, phase: str, figures: Figures) -> list[str]:
+    """Return why figures of a row were not measured."""
+    lines = []
+    if figures.reason is not None:
+        lines.append(f"{row.label}, {phase}: {figures.reason}")
+    if figures.base_reason is not None:
+        lines.append(f"{row.label}, {phase}: no ratio, since {row.base} failed: {figures.base_reason}")
+    return lines
 
 
 def _notes(document: BenchDocument) -> list[str]:
@@ -142,11 +156,9 @@ def _notes(document: BenchDocument) -> list[str]:
     notes = []
     for row in document.rows:
         # A dash in a table says that something failed, and the notes say what.
-        if row.training.reason is not None:
-            notes.append(f"{row.label}, training: {row.training.reason}")
+        notes += _failures(row, "training", row.training)
         for window, figures in row.evaluation.items():
-            if figures.reason is not None:
-                notes.append(f"{row.label}, evaluation at {window}: {figures.reason}")
+            notes += _failures(row, f"evaluation at {window}", figures)
     notes.append(
         "time: of a step or an evaluation at W tokens, relative to the first row: median (and quartiles) "
         f"of {document.repeats} pairs, taken in turns"

@@ -21,6 +21,7 @@ from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_f
 from posenc.data.catalogue import ListedCorpus
 from posenc.data.corpus import BYTES
 from posenc.data.token_cache import entry_of
+from posenc.evaluation.lengths import LONGEST_DEFAULT
 from posenc.settings.tree import RunSettings
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` answers for
@@ -141,15 +142,14 @@ def _length_fits(facts: CorpusFacts, context_length: int) -> list[LengthFit]:
             train_documents=sum(size > length for size in train),
             test_documents=sum(size > length for size in test),
             # A window of W tokens needs W + 1 of them, since its last target is one more.
-            test_documents_8x=sum(size > 8 * length for size in test),
+            test_documents_8x=sum(size > LONGEST_DEFAULT * length for size in test),
         )
         for length in sorted({*LENGTHS, context_length})
     ]
 
 
 def _notes(facts: CorpusFacts, context_length: int) -> list[str]:
-    # 8T is the longest of the default lengths.
-    return corpus_notes(facts, "test", 8 * context_length, context_length)
+    return corpus_notes(facts, "test", LONGEST_DEFAULT * context_length, context_length)
 
 
 def _print_facts(facts: CorpusFacts, context_length: int) -> None:

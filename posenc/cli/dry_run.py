@@ -82,7 +82,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
         # threads; a run alone takes the free cores.
         if key not in estimates:
             threads = threads_of(tasks[number]) if tasks else None
-            estimates[key] = estimate(job, threads, is_trained=is_trained)
+            estimates[key] = estimate(job, threads, skips_stored=is_trained)
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
         jobs.append(EstimatedJob(job, estimates[key], state, done_steps))
     # A run alone takes all free cores and needs no plan of what runs at once.

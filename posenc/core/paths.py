@@ -90,6 +90,11 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 (Path's raises for an unknown user)
 
 
+def absolute_path(path: str) -> str:
+    """Return a path as settings are stored: with `~` expanded and absolute, the same from every folder."""
+    return str(expanded(path).absolute())
+
+
 def named_path(name: str | Path) -> Path:
     """Return the path that a user names, with `~` expanded, and without quotes around the whole name."""
     # quotes arrive from shells that do not know them and in copied lines, but a file's name may have them

@@ -75,13 +75,13 @@ class TokenStore:
         start = int(documents.starts[i])
         return self.tokens[start : start + int(documents.lengths[i])]
 
-    def train_counts(self) -> Ints:
-        """Return how often each token occurs in the training split: (V,)."""
+    def token_counts(self, split: str) -> Ints:
+        """Return how often each token occurs in a split: (V,)."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
-        for i in range(len(self.splits["train"].ids)):
+        for i in range(len(self.splits[split].ids)):
             # Document by document, since `bincount` turns its numbers into int64: eight times the size of
             # bytes.
-            counts += np.bincount(self.document("train", i), minlength=self.vocab_size)
+            counts += np.bincount(self.document(split, i), minlength=self.vocab_size)
         return counts
 
     def bytes_between(self, starts: Ints, stops: Ints) -> Ints:

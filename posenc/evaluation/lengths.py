@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from posenc.core.errors import UserError
 
+LONGEST_DEFAULT = 8  # times T: the longest of the default lengths (conf/eval/default.yaml)
 ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
 # Neither a sign nor an exponent: `-1x` and `1e3x` are typing errors.
 WRITTEN_LENGTH = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<multiple>x?)")

@@ -9,11 +9,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file, load_yaml
-from posenc.data import CorpusFacts, TokenStore, is_task
+from posenc.core.paths import conf_dir, load_yaml
+from posenc.data import CorpusFacts, TokenStore, build_tokenizer, is_task
 from posenc.data.tokenizers import Tokenizer
-from posenc.evaluation.extensions import resolve_extend
+from posenc.evaluation.extensions import Extension, build_extension, resolve_extend
 from posenc.evaluation.lengths import EvalLengths, resolve_lengths
+from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.protocols import find_protocol, protocol_names
 from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, ProtocolSettings
 from posenc.evaluation.protocols.fixed_target import FixedTarget
@@ -25,7 +26,9 @@ from posenc.settings.tree import (
     DataSettings,
     EvalSettings,
     ExtendRequest,
+    ExtendSettings,
     PlantSettings,
+    TokenizerSettings,
 )
 
 
@@ -37,7 +40,7 @@ class Evaluation:
     lengths: EvalLengths
     protocols: tuple[Protocol[Any], ...]
     headline: FixedTarget  # its loss chooses the knobs of an extension; it need not be among `protocols`
-    extend: dict[str, Any]  # a test-time extension with its knobs; {"name": "none"}: the model as trained
+    extend: ExtendSettings | None  # a test-time extension with its knobs; None: the model as trained
     tries: int  # how many values of the knobs to try on validation documents; 0: the knobs are not tuned
 
     @property
@@ -47,12 +50,18 @@ class Evaluation:
     @property
     def extension_name(self) -> str:
         """Return the name of the test-time extension; "none" for the model as trained."""
-        return str(self.extend["name"])
+        return NONE if self.extend is None else self.extend.name
 
     @property
     def is_extended(self) -> bool:
         """Tell whether a test-time extension changes the model."""
-        return self.extension_name != NONE
+        return self.extend is not None
+
+    def extension_of(self, model: MeasuredModel) -> Extension | None:
+        """Build the extension for a model. It may lack knobs that are to be tuned. Raises UserError."""
+        if self.extend is None:
+            return None
+        return build_extension(self.extend.plain(), model, tune=self.tries > 0)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -99,12 +108,14 @@ class Evaluation:
             tokenizer=tokenizer,
         )
 
-    def check_text(self, *, facts: CorpusFacts, tokenizer: str, plant: PlantSettings | None) -> None:
-        """Raise UserError if a protocol cannot measure this text. `tokenizer` is a name."""
+    def check_text(
+        self, *, facts: CorpusFacts, tokenizer: TokenizerSettings, plant: PlantSettings | None
+    ) -> None:
+        """Raise UserError if a protocol cannot measure this text as tokens of this tokenizer."""
         self.check_corpus(facts)
         measurement = MeasurementFacts(
             fingerprint=facts.fingerprint,
-            tokenizer=tokenizer,
+            tokenizer=tokenizer.name,
             split=self.split,
             plant=plant,
             lengths=self.lengths,
@@ -112,6 +123,14 @@ class Evaluation:
         )
         for protocol in self.protocols:
             protocol.check_text(measurement)
+        # To build a tokenizer may train it, which most protocols do not wait for.
+        if self.needs_tokenizer:
+            self.check_tokenizer(build_tokenizer(tokenizer, facts))
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError if a protocol cannot write its words with this tokenizer."""
+        for protocol in self.protocols:
+            protocol.check_tokenizer(tokenizer)
 
     def check_corpus(self, facts: CorpusFacts) -> None:
         """Raise UserError for a protocol that scores text where the corpus is a task, or the reverse."""
@@ -143,11 +162,14 @@ def _wrong_corpus_error(protocol: Protocol[Any]) -> UserError:
     return UserError("eval.protocols", protocol.name, problem, allowed=allowed)
 
 
+def default_eval_settings() -> EvalSettings:
+    """Return the `eval` group as `posenc train` has it without being told."""
+    return EvalSettings.model_validate(load_yaml(conf_dir() / "eval" / "default.yaml"))
+
+
 def suited_to(settings: EvalSettings, data: DataSettings) -> EvalSettings:
     """Return the settings; on a task, default protocols are replaced by those that score tasks."""
-    path = choice_file("eval", "default")
-    assert path is not None
-    has_default_protocols = settings.protocols == load_yaml(path)["protocols"]
+    has_default_protocols = settings.protocols == default_eval_settings().protocols
     # Protocols that the user chose are not replaced: `check_corpus` refuses them by name.
     if not is_task(data) or not has_default_protocols:
         return settings
@@ -178,7 +200,6 @@ def resolve_evaluation(
             raise UserError("extend.tune", True, problem, hint=hint)
     for protocol in protocols:
         protocol.check(lengths)
-    extension_settings = {"name": NONE} if extend is None else {"name": extend.name, **extend.parameters}
     # Of all protocols, so that a stored run says with which settings a further protocol would be measured.
     stored_settings = settings.plain() | parameters | {"protocols": names}
     return Evaluation(
@@ -186,9 +207,15 @@ def resolve_evaluation(
         lengths=lengths,
         protocols=protocols,
         headline=headline,
-        extend=resolve_extend(extension_settings),
+        extend=None if extend is None else _resolved_extension(extend),
         tries=tries,
     )
+
+
+def _resolved_extension(extend: ExtendRequest) -> ExtendSettings | None:
+    """Return a checked extension as records store it; None for `none`. Raises UserError."""
+    resolved = resolve_extend({"name": extend.name, **extend.parameters})
+    return None if resolved["name"] == NONE else ExtendSettings.model_validate(resolved)
 
 
 def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:
@@ -196,8 +223,7 @@ def eval_lengths(settings: EvalSettings, context_length: int) -> EvalLengths:
 
     T is always among them, since every change of the loss is against the loss at T.
     """
-    # lengths such as 2x are multiples of the base length
-    base_length = context_length if settings.base_length is None else settings.base_length
+    base_length = settings.base_for(context_length)
     windows = [*resolve_lengths(settings.lengths, base_length), context_length]
     lengths = EvalLengths.of(windows, context_length, base_length)
     if lengths.longest > LONGEST_CONTEXT:

@@ -17,9 +17,7 @@ from posenc.evaluation.sums import LossSums, sums_by_document
 
 def unigram_sums(store: TokenStore, split: str, plan: Blocks) -> LossSums:
     """Sum the loss of a plan's targets by the frequencies of the tokens of a split."""
-    counts = np.zeros(store.vocab_size, dtype=np.int64)
-    for document in range(len(store.splits[split].ids)):
-        counts += np.bincount(store.document(split, document), minlength=store.vocab_size)
+    counts = store.token_counts(split)
     # Every target is a token of the split, so a token that the split lacks is never asked for.
     nats_of_token = -np.log(np.maximum(counts, 1) / counts.sum())  # (V,)
     stops = store.splits[split].starts[plan.documents] + plan.ends  # (N,) in the tokens of the store

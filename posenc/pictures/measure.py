@@ -5,6 +5,7 @@ Which panels there are follows from `encoding.hooks`, so that an encoding of one
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Literal
@@ -58,15 +59,19 @@ def measure(
 ) -> tuple[list[Panel], list[str]]:
     """Return the panels of an encoding, and notes on them.
 
-    The encoding comes with its options, as the attention sees it. Parameters of a bias or a score that are
-    all zero get random values, since at zero there is nothing to see. `trained` is the encoding as it was
+    The encoding comes with its options, as the attention sees it. `trained` is the encoding as it was
     trained, where a test-time extension acts. `is_trained` says that its parameters are those of a run.
+    Without it, parameters of a bias or a score that are all zero are drawn with random values, since at zero
+    there is nothing to see. The encoding itself is never changed.
     """
     hooks = encoding.hooks
     notes = []
-    zeros = _zero_parameters(encoding)
-    if zeros:
-        _fill_randomly(zeros)
+    # What a run has left at zero is what it has learned, and is drawn as it is.
+    are_random = not is_trained and bool(_zero_parameters(encoding))
+    if are_random:
+        # a copy, since the caller may go on to measure the model
+        encoding = copy.deepcopy(encoding)
+        _fill_randomly(_zero_parameters(encoding))
         notes.append(PARAMETERS_ARE_RANDOM)
     panels: list[Panel] = []
     if "positions" in hooks:
@@ -76,7 +81,7 @@ def measure(
     if "rotate" in hooks:
         panels += _rotation_panels(encoding, trained or encoding)
     if hooks & BIAS_HOOKS:
-        panels.append(_bias_panel(encoding, are_random=bool(zeros)))
+        panels.append(_bias_panel(encoding, are_random=are_random))
     if "visible" in hooks:
         panels += _mask_panels(encoding)
     # An encoding without hooks, such as `nope`, still has a mask and a softmax, which this panel shows.

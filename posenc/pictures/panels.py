@@ -11,9 +11,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from posenc.evaluation.lengths import LONGEST_DEFAULT
+
 Numbers = NDArray[np.float64]
-# As far as posenc evaluates by default (eval.lengths), so that a picture shows where the losses are measured.
-FAR = 8  # pictures go to this many times T
+# As far as posenc evaluates by default, so that a picture shows where the losses are measured.
+FAR = LONGEST_DEFAULT  # pictures go to this many times T
 POSITION = "position in tokens"
 DISTANCE = "distance r in tokens"
 

@@ -15,7 +15,6 @@ from posenc.core.run_states import FINISHED
 from posenc.data import TokenStore, build_tokenizer, check_lengths, is_task, plant_of, prepare, vocabulary
 from posenc.data.corpus import BYTES
 from posenc.evaluation.evaluate import EvalCell, evaluate, is_stored, plan_cells
-from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models import MeasuredModel
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.reference import measure_reference
@@ -213,7 +212,7 @@ def _measure_cells(job: Job, model: MeasuredModel, corpus: Corpus, step: int, st
     evaluation = job.evaluation
     request = request_of(job, corpus.store)
     # An extension that lacks knobs is refused here, unless they are searched below.
-    extension = build_extension(evaluation.extend, model, tune=evaluation.tries > 0)
+    extension = evaluation.extension_of(model)
     as_trained = eval_context(job, model, corpus.store)
     tries = evaluation.tries if extension is not None else 0
     cells_of_tuning = tries * len(request.lengths.beyond_training)

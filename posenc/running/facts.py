@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from posenc.encodings.base import Encoding
 from posenc.encodings.building import part_parameters
 from posenc.evaluation.models.callables import CallableModel
@@ -20,11 +18,10 @@ from posenc.running.job import Job
 from posenc.running.model_parts import code_of
 from posenc.running.run_directory import versions
 from posenc.running.utilization import Utilization
+from posenc.running.weight_types import weight_type_name
 from posenc.settings.base import Mark
 from posenc.settings.tree import RunSettings, SubjectSettings
 from posenc.training.checkpoint import TrainedSoFar
-
-PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # of weights; other types count as fp32
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ def facts_of_given_model(job: Job, model: CallableModel) -> RunFacts:
     assert isinstance(settings, SubjectSettings)
     weights = list(model.parameters())
     count = sum(weight.numel() for weight in weights)
-    dtype = weights[0].dtype if weights else torch.float32
+    dtype = weights[0].dtype if weights else None
     return RunFacts(
         name=job.directory.name,
         encoding=settings.encoding.plain(),
@@ -94,7 +91,7 @@ def facts_of_given_model(job: Job, model: CallableModel) -> RunFacts:
         context_length=settings.context_length,
         seed=settings.seed,
         steps=0,
-        precision=PRECISIONS.get(dtype, "fp32"),
+        precision=weight_type_name(dtype),
         device=str(job.device),
         settings_hash=job.settings_hash,
         versions=versions(),

@@ -113,8 +113,7 @@ class Fit:
 
 def fitted_lengths(settings: EvalSettings, context_length: int, texts: LongTexts) -> list[int]:
     """Return the windows of the default lengths that enough documents have; T is always among them."""
-    base_length = context_length if settings.base_length is None else settings.base_length
-    windows = resolve_lengths([*settings.lengths, context_length], base_length)
+    windows = resolve_lengths([*settings.lengths, context_length], settings.base_for(context_length))
     documents_at_train_length = texts.count(context_length)
     # A table warns of fewer documents. A corpus that has few even at T is asked for half of those.
     needed = min(FEW_DOCUMENTS, max(1, documents_at_train_length // 2))

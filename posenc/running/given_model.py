@@ -35,6 +35,8 @@ from posenc.training.memory import is_out_of_memory
 
 # A pass of SmolLM2-135M over 32,768 tokens takes five minutes of two cores (docs/real-models.md).
 LONGEST_PROBE = 4096  # tokens of the longest text whose logits identify a model
+# Not the longest of the default lengths, which may change: every model would get another digest.
+PROBED_LENGTHS = 8  # times T
 OPEN_DIGEST = "*"  # in the place of the digest where a dry run has not read the weights
 
 
@@ -75,6 +77,7 @@ def plan_given_model(given: GivenModel) -> Job:
     facts = text.facts
     evaluation.check_corpus(facts)
     encoder = build_tokenizer(tokenizer, facts)
+    evaluation.check_tokenizer(encoder)
     length = model.shape.train_length
     # A function does not say how many tokens it knows. Its tokenizer does.
     if not model.has_known_weights:
@@ -170,7 +173,7 @@ def _digest(model: CallableModel, name: str, digest: str | None, device: torch.d
     length = model.shape.train_length
     model.to(device).eval()
     # Two models may agree on short texts and differ beyond T, which is what is measured here.
-    for window in (length, max(length, min(8 * length, LONGEST_PROBE))):
+    for window in (length, max(length, min(PROBED_LENGTHS * length, LONGEST_PROBE))):
         ids = torch.randint(model.vocab_size, (1, window), generator=generator_for(0, "probe", window))
         try:
             sha.update(model(ids.to(device), 1).float().cpu().numpy().tobytes())

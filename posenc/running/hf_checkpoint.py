@@ -29,6 +29,7 @@ from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.configurations import rope_settings
 from posenc.evaluation.models.transformers import ATTENTION_NAME
+from posenc.running.weight_types import weight_type_name
 
 ADAPTER = "adapter_config.json"  # of peft: such a folder names the folder with the weights
 EAGER = "eager"  # the attention of transformers that makes all scores of a window
@@ -231,8 +232,6 @@ def _from_config(model_class: Any, checkpoint: HfCheckpoint) -> Any:
 
 # --- the type of the weights
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 def stored_dtype(checkpoint: HfCheckpoint) -> str:
     """Return the type in which the checkpoint stores its weights: fp32, bf16 or fp16; fp32 for any other."""
@@ -240,8 +239,7 @@ def stored_dtype(checkpoint: HfCheckpoint) -> str:
     stored = checkpoint.text_config.dtype
     if isinstance(stored, str):
         stored = getattr(torch, stored, None)
-    names = [name for name, dtype in DTYPES.items() if dtype == stored]
-    return names[0] if names else "fp32"
+    return weight_type_name(stored)
 
 
 # --- sizes of the weights

@@ -132,11 +132,11 @@ def show_run(directory: Path, records: list[Record] | None) -> None:
     end_starting()  # nothing was shown after it if the run was finished before
     run = load_run(directory)
     if records is not None and run.problem is None:
-        run = replace(run, records=_with_crop_line(records, run.records))
+        run = replace(run, records=_beside_those_as_trained(records, run.records))
     show_runs([run], sys.stdout, saved=directory)
 
 
-def _with_crop_line(records: list[Record], stored: list[Record]) -> list[Record]:
+def _beside_those_as_trained(records: list[Record], stored: list[Record]) -> list[Record]:
     """Return records with an extension behind the stored ones as trained, of the same targets."""
     extended = [record for record in records if record["extend"] is not None]
     if not extended:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from posenc.core.errors import UserError, plural, visible
@@ -142,7 +142,7 @@ def _name_with_place(data: DataSettings) -> str:
     return f"{data.name} ({first_path}{number_of_others})"
 
 
-def unigram_warning(records: Iterable[Record], store: TokenStore) -> str | None:
+def unigram_warning(records: Sequence[Record], store: TokenStore) -> str | None:
     """Return a warning if a model predicts a text at T no better than the frequencies of its tokens do."""
     unigram = None
     for record in records:

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.core.paths import conf_dir, load_yaml
 from posenc.data import check_plant, check_tokenizer
-from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.resolve import Evaluation, resolve_evaluation
+from posenc.evaluation.resolve import Evaluation, default_eval_settings, resolve_evaluation
 from posenc.running.checks import check_name, check_positions_reach
 from posenc.running.job import Job
 from posenc.running.measured_text import TrainedOn, text_to_measure
@@ -52,7 +50,7 @@ def plan_evaluation(settings: EvalCommandSettings) -> Job:
     )
     data = text.data
     facts = text.facts
-    evaluation.check_text(facts=facts, tokenizer=tokenizer.name, plant=data.plant)
+    evaluation.check_text(facts=facts, tokenizer=tokenizer, plant=data.plant)
     # SymPy may have been upgraded since, or a folder of texts edited: then the targets are others
     is_own_text = facts.fingerprint == fingerprint
     if settings.data is None and not is_own_text:
@@ -96,7 +94,7 @@ def with_stored_values(asked: EvalOverrides, stored: EvalSettings) -> EvalSettin
     values = asked.plain()
     values.pop("max_minutes")  # it chooses max_targets of other models, and is refused here
     # a run that was trained before there was a protocol has no settings for it
-    default = load_yaml(conf_dir() / "eval" / "default.yaml")
+    default = default_eval_settings().plain()
     return EvalSettings.model_validate(_merged(values, {**default, **stored.plain()}))
 
 
@@ -118,8 +116,8 @@ def _check_extension(stored: StoredRun, evaluation: Evaluation) -> None:
     if evaluation.is_extended and trained_with != NONE:
         raise UserError("extend", evaluation.extension_name, f"it was trained with {trained_with}")
     # The outline has no weights. Its sizes and its encoding are all that an extension asks.
+    extension = evaluation.extension_of(stored.outline)
     is_tuned = evaluation.tries > 0
-    extension = build_extension(evaluation.extend, stored.outline, tune=is_tuned)
     if extension is not None and not is_tuned:
         extension.check_change(evaluation.lengths.longest)
     evaluation.check_tuning()

@@ -180,7 +180,7 @@ def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:
         needed_tokens=evaluation.lengths.longest + 1,
         context_length=settings.context_length,
     )
-    evaluation.check_text(facts=facts, tokenizer=settings.tokenizer.name, plant=settings.data.plant)
+    evaluation.check_text(facts=facts, tokenizer=settings.tokenizer, plant=settings.data.plant)
     return facts
 
 

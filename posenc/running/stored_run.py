@@ -80,7 +80,7 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     checkpoint = newest_checkpoint(directory / "checkpoints", writer)
     if checkpoint is None:
         raise UserError("run", run, "has no checkpoint yet; train it first")
-    if checkpoint.provenance.encoding != code_of(settings, outline):
+    if checkpoint.provenance.code != code_of(settings, outline):
         problem = f"was trained by other code of its encoding {settings.encoding.name}"
         hint = "its weights mean nothing to the changed one; train it again"
         raise UserError("run", run, problem, hint=hint)

@@ -18,7 +18,6 @@ from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir, expanded, load_yaml
 from posenc.data import build_tokenizer, stored_tokenizer
-from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.lengths import nearest_length
 from posenc.evaluation.models.configurations import (
     has_bias_instead,
@@ -28,7 +27,7 @@ from posenc.evaluation.models.configurations import (
 )
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
-from posenc.evaluation.resolve import Evaluation, resolve_evaluation
+from posenc.evaluation.resolve import Evaluation, default_eval_settings, resolve_evaluation
 from posenc.report.texts import length_text
 from posenc.running.checkpoint_checks import check_checkpoint, check_quantisation
 from posenc.running.checks import check_name
@@ -42,7 +41,6 @@ from posenc.running.fit_evaluation import (
 )
 from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, plan_given_model
 from posenc.running.hf_checkpoint import (
-    DTYPES,
     EAGER,
     HfCheckpoint,
     attention_names,
@@ -62,6 +60,7 @@ from posenc.running.plain_checkpoint import read_plainly
 from posenc.running.plan_evaluation import with_stored_values
 from posenc.running.rotation_notes import notes_on_rotation
 from posenc.running.unloaded_model import SDPA, UnloadedModel, model_sizes
+from posenc.running.weight_types import WEIGHT_TYPES
 from posenc.settings.base import flattened
 from posenc.settings.numbers import CountingNumber
 from posenc.settings.signature import check_choice
@@ -307,9 +306,8 @@ def _evaluation(
     settings: EvalCommandSettings, length: int, checkpoint: HfCheckpoint, weights: WeightOptions
 ) -> Evaluation:
     """Return the protocols and windows to measure, before the text is looked at. Raises UserError."""
-    default = EvalSettings.model_validate(load_yaml(conf_dir() / "eval" / "default.yaml"))
     # The other default protocols are left out. Each would take as long again, here minutes and not seconds.
-    default = default.with_changes(protocols=[FixedTarget.name])
+    default = default_eval_settings().with_changes(protocols=[FixedTarget.name])
     values = with_stored_values(settings.eval, default)
     if settings.eval.lengths is None:
         values = values.with_changes(lengths=_whole_lengths(values, length))
@@ -322,7 +320,7 @@ def _evaluation(
 
 def _whole_lengths(settings: EvalSettings, context_length: int) -> list[int]:
     """Return the default lengths in tokens, rounded: half of an odd T is no whole number."""
-    base_length = context_length if settings.base_length is None else settings.base_length
+    base_length = settings.base_for(context_length)
     return [max(1, nearest_length("eval.lengths", length, base_length)) for length in settings.lengths]
 
 
@@ -356,20 +354,20 @@ def _unloaded_model(
 
     # A function and not the model: reading the weights comes last, after everything that may be refused.
     def load() -> TransformersModel:
-        model = load_hf_model(checkpoint, DTYPES[weights.dtype], weights.device_map)
+        model = load_hf_model(checkpoint, WEIGHT_TYPES[weights.dtype], weights.device_map)
         return TransformersModel(model, length, bos, is_placed=stays_in_place, chunk_tokens=chunk_tokens)
 
     # Quantised weights stay as small as they are stored.
-    bytes_a_weight = None if checkpoint.is_quantised else DTYPES[weights.dtype].itemsize
+    bytes_a_weight = None if checkpoint.is_quantised else WEIGHT_TYPES[weights.dtype].itemsize
     tensors = stored_tensors(checkpoint)
-    if (
-        tensors is not None and checkpoint.is_plain
-    ):  # SDPA is the choice for it, and its positions have no end
+    if tensors is not None and checkpoint.is_plain:
+        # Transformers chooses SDPA for such a model, and its positions have no end: no outline is needed.
         attention = checkpoint.attention or SDPA
         sizes = model_sizes(checkpoint.text_config, tensors, bytes_a_weight, attention)
         return UnloadedModel(checkpoint, length, None, sizes, load)
     outline = TransformersModel(outline_of(checkpoint), length, bos)
-    outline.check(evaluation.extend, evaluation.lengths.longest, evaluation.tries > 0)
+    if evaluation.extend is not None:
+        outline.check(evaluation.extend.plain(), evaluation.lengths.longest, evaluation.tries > 0)
     if chunk_tokens is not None:
         _check_chunks(chunk_tokens, outline, evaluation)
     if tensors is None:  # no safetensors here: files of another kind, or a model of the hub not loaded yet
@@ -382,7 +380,7 @@ def _unloaded_model(
 def _check_chunks(chunk_tokens: int, outline: TransformersModel, evaluation: Evaluation) -> None:
     """Raise UserError if passes in chunks would not give the numbers of passes over whole windows."""
     acting = outline.effective_encoding
-    extension = build_extension(evaluation.extend, outline, tune=evaluation.tries > 0)
+    extension = evaluation.extension_of(outline)
     if extension is not None:
         acting = extension.effective_encoding(evaluation.lengths.longest)
     # What acts may be of the extension and not of the model: `window` makes the attention itself.

@@ -245,7 +245,7 @@ def _checkpoint_plan(job: Job, training: Training, store: TokenStore) -> Checkpo
     provenance = Provenance(
         fingerprint=store.fingerprint,
         tokenizer=store.tokenizer,
-        encoding=training.code,
+        code=training.code,
         writer=job.writer,
     )
     seconds = settings.train.checkpoint_seconds

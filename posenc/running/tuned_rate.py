@@ -66,10 +66,10 @@ class Trials:
 
 
 def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], PlannedRun]) -> RunSettings:
-    """Return the settings with the best rate, and a text on how it was chosen.
+    """Return the settings with the best rate; their `train.tuned` says how it was chosen.
 
-    `planned_run` returns the run of settings, validated. Raises UserError if fewer than two rates were
-    tried by every seed, and for a seed that the rates were chosen by.
+    `planned_run` returns the run of settings, validated. Raises UserError if fewer than two rates were tried
+    by the same seeds, and for a seed that the rates were chosen by.
     """
     train = settings.train.with_changes(lr=ANY_RATE)
     # `tuned` is no number, and a plan needs one.

@@ -12,10 +12,11 @@ from numbers import Real
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BeforeValidator, Strict
+from pydantic import AfterValidator, BeforeValidator, Strict
 from pydantic_core import PydanticCustomError
 
 from posenc.core.errors import UserError
+from posenc.core.paths import absolute_path
 
 LARGEST_WHOLE = 2**63 - 1  # the largest number that files, seeds and tensors can hold
 WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)([kmbg])", re.I)  # 32M, as posenc prints numbers of tokens
@@ -58,6 +59,7 @@ def _as_text(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_as_whole)]
 Number = Annotated[float, BeforeValidator(_as_number)]
 Text = Annotated[str, BeforeValidator(_as_text)]
+AbsolutePath = Annotated[Text, AfterValidator(absolute_path)]  # a stored one means the same from any folder
 Flag = Annotated[bool, Strict()]  # neither 1 nor "true"
 
 CountingNumber = Annotated[Whole, Ge(1)]

@@ -44,6 +44,7 @@ LARGEST_ALPHABET = 64  # tokens for cues
 
 Length = Annotated[Whole, Ge(2), Le(LONGEST_CONTEXT)]  # tokens
 Precision = Literal["auto", "fp32", "bf16"]
+OptimizerName = Literal["adamw", "muon"]
 
 
 def _branch(value: Any) -> str:
@@ -147,7 +148,7 @@ class TokenizerSettings(Choice):
 
 
 class OptimSettings(Settings):
-    name: Literal["adamw", "muon"] = defines_run()
+    name: OptimizerName = defines_run()
     beta1: Annotated[Number, Ge(0), Le(0.9999)] = defines_run()
     beta2: Annotated[Number, Ge(0), Le(0.99999)] = defines_run()
     eps: Positive = defines_run()
@@ -209,6 +210,10 @@ class EvalSettings(Settings):
     def protocol_parameters(self) -> dict[str, Any]:
         """Return the keys that protocols declare, such as `stride` and `recall`."""
         return dict(self.model_extra or {})
+
+    def base_for(self, context_length: int) -> int:
+        """Return the length that `2x` is twice of: `base_length`, or else the model's T."""
+        return context_length if self.base_length is None else self.base_length
 
 
 class SweepSettings(Settings):

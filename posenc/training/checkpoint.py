@@ -62,7 +62,7 @@ class Provenance:
 
     fingerprint: str  # of the text
     tokenizer: dict[str, Any]
-    encoding: dict[str, Any]  # the code of the encoding and of the options that act on it
+    code: dict[str, Any]  # of the encoding and of the options that act on it
     writer: Writer  # a reader of the weights compares it
 
     @classmethod
@@ -74,7 +74,7 @@ class Provenance:
         return cls(
             fingerprint=str(state["fingerprint"]),
             tokenizer=dict(state["tokenizer"]),
-            encoding=dict(state["encoding"]),
+            code=dict(state["encoding"]),
             writer=writer,
         )
 
@@ -83,7 +83,7 @@ class Provenance:
         return {
             "fingerprint": self.fingerprint,
             "tokenizer": self.tokenizer,
-            "encoding": self.encoding,
+            "encoding": self.code,
             "run": self.writer,
         }
 

@@ -8,15 +8,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Literal
 
 import torch
 
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
 from posenc.model.decoder import Decoder
+from posenc.settings.tree import Precision
 
-PRECISIONS = ("auto", "fp32", "bf16")
-AUTO_TRUE_FALSE = ("auto", "true", "false")  # choices of `train.compile` and `train.cuda_graph`
+AutoOrBool = Literal["auto"] | bool  # of `train.compile` and `train.cuda_graph`
 # By these `train.compile=auto` estimates how long a training on a GPU takes, and decides.
 GPU_FLOPS_PER_SECOND = 1e14  # a plain step of 32M parameters made 1.3e14 on an H200 (bf16, T = 1024)
 SHORTEST_STEP = 0.01  # seconds that Python needs to start the kernels of a plain step of nano
@@ -50,10 +51,8 @@ def has_hardware_bf16(device: torch.device) -> bool:
     return False
 
 
-def resolve_precision(name: str, device: torch.device) -> str:
-    """Resolve `auto` to bf16 where the hardware has it, else fp32. Raises UserError."""
-    if name not in PRECISIONS:
-        raise UserError("train.precision", name, "there is no such precision", allowed=PRECISIONS)
+def resolve_precision(name: Precision, device: torch.device) -> str:
+    """Resolve `auto` to bf16 where the hardware has it, else fp32."""
     if name != "auto":
         return name
     return "bf16" if has_hardware_bf16(device) else "fp32"
@@ -69,32 +68,28 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 #   fp32, AVX2     T = 64: 0.79 to 1.01, median 0.89 (every encoding)   T = 512: 0.66 to 0.83 (four of them)
 #   bf16, AVX-512  T = 64: 0.82 to 0.85 (five encodings)                T = 512: 0.77 to 0.96
 # On a GPU `auto` compiles for every run that is longer than about a minute.
-def resolve_compile(setting: object, device: torch.device, *, steps: int, step_flops: float) -> bool:
+def resolve_compile(setting: AutoOrBool, device: torch.device, *, steps: int, step_flops: float) -> bool:
     """Decide `train.compile` before the run starts; `step_flops` is how many FLOPs an update has."""
-    choice = str(setting).lower()
-    if choice not in AUTO_TRUE_FALSE:
-        raise UserError("train.compile", setting, "there is no such choice", allowed=AUTO_TRUE_FALSE)
-    if choice != "auto":
-        return choice == "true"
+    if setting != "auto":
+        return setting
     seconds = steps * max(step_flops / GPU_FLOPS_PER_SECOND, SHORTEST_STEP)
     if device.type != "cuda" or seconds < COMPILE_FROM:
         return False
     return shutil.which("cc") is not None  # Triton wants a C compiler
 
 
-def resolve_cuda_graph(setting: object, device: torch.device) -> bool:
-    """Decide `train.cuda_graph` before the run starts.
+def resolve_cuda_graph(setting: AutoOrBool, device: torch.device) -> bool:
+    """Decide `train.cuda_graph` before the run starts. Raises UserError if the device has no such graphs.
 
     On an H100, a step of nano takes 10.4 ms without a graph and 1.9 ms with one (fp32, T = 64). For a
     compiled step of 32M parameters it is 28.6 and 26.6 ms (bf16, T = 1024).
     """
-    choice = str(setting).lower()
-    if choice not in AUTO_TRUE_FALSE:
-        raise UserError("train.cuda_graph", setting, "there is no such choice", allowed=AUTO_TRUE_FALSE)
-    if choice == "true" and device.type != "cuda":
+    if setting == "auto":
+        return device.type == "cuda"
+    if setting and device.type != "cuda":
         problem = f"there are no CUDA graphs on device={device.type}"
         raise UserError("train.cuda_graph", setting, problem, allowed=("auto", "false"))
-    return device.type == "cuda" if choice == "auto" else choice == "true"
+    return setting
 
 
 @contextmanager

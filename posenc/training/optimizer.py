@@ -13,15 +13,14 @@ from torch.optim.adam import adam
 
 from posenc.encodings.base import Encoding
 from posenc.model.decoder import Decoder
-
-OPTIMIZERS = ("adamw", "muon")
+from posenc.settings.tree import OptimizerName
 
 
 @dataclass(frozen=True)
 class Optimization:
     """Settings of the optimizer. Its precision is that of the model, which the training plan has."""
 
-    name: str  # of OPTIMIZERS
+    name: OptimizerName
     lr: float  # the peak learning rate
     betas: tuple[float, float]
     eps: float

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import tiny
@@ -16,6 +16,7 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.model.decoder import ModelShape, forward_flops, training_flops
 from posenc.running.bench.case import make_cases
+from posenc.running.bench.timing import measure_figures
 from posenc.running.bench.work import training_work
 from posenc.running.model_parts import build_model
 from posenc.training.loop import NextTokenLoss, gradients
@@ -217,6 +218,49 @@ def test_control_characters_of_a_label_are_escaped(measured, format):
     evil = replace(document, rows=rows)
     assert "\x1b" not in render(evil, format, 80)
     assert format != "markdown" or "\\|" in render(evil, format, 80)
+
+
+@dataclass
+class FakeWork:
+    """A work of one call, which fails if it has a problem."""
+
+    problem: str | None = None
+    tokens = 8
+    device = torch.device("cpu")
+
+    def run(self):
+        if self.problem is not None:
+            raise ValueError(self.problem)
+
+    def seconds(self, calls):
+        self.run()
+        return 0.5
+
+    def tensor_bytes(self):
+        self.run()
+        return 100
+
+
+def test_a_base_that_fails_is_named_and_its_row_is_timed_without_a_ratio():
+    figures = measure_figures(FakeWork, lambda: FakeWork("refuses the length"), repeats=3)
+    assert figures.reason is None
+    assert figures.base_reason == "refuses the length"
+    assert figures.timing.seconds == [0.5, 0.5, 0.5]
+    assert not {"ratio", "base_seconds", "tensor_ratio"} & figures.plain().keys()
+
+
+def test_a_row_that_fails_is_not_blamed_on_its_base():
+    figures = measure_figures(lambda: FakeWork("refuses the length"), FakeWork, repeats=3)
+    assert figures.plain() == {"reason": "refuses the length"}
+
+
+def test_the_table_says_whose_failure_leaves_out_a_ratio(measured):
+    document, _ = measured
+    base, row = document.rows
+    alone = measure_figures(FakeWork, lambda: FakeWork("refuses it"), repeats=3)
+    without_ratio = replace(row, evaluation=dict.fromkeys(row.evaluation, alone))
+    text = " ".join(render(replace(document, rows=[base, without_ratio]), "table", 80).split())
+    assert "evaluation at 64: no ratio, since learned encoding.beyond=clamp failed: refuses it" in text
 
 
 # --- models of other packages

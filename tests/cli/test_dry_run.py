@@ -23,6 +23,7 @@ from posenc.running.bench.case import make_cases
 from posenc.running.bench.work import training_work
 from posenc.running.estimate import estimate
 from posenc.running.machine_rates import Rates
+from posenc.running.pass_costs import DecoderCosts
 from posenc.running.plan_training import plan_training
 from posenc.running.room import room_on
 from posenc.running.sweep.resources import seconds_of_all
@@ -105,7 +106,7 @@ def test_a_run_that_stopped_takes_the_time_of_the_steps_that_are_left(
 
 
 def test_what_an_evaluation_measured_before_it_was_stopped_takes_no_time(train, run_copy, monkeypatch):
-    monkeypatch.setattr(estimates, "_cell_seconds", lambda *_: 100.0)
+    monkeypatch.setattr(DecoderCosts, "seconds", lambda *_: 100.0)
     (run_copy / "status.json").write_text('{"status": "interrupted"}')
     row_without_time = r"^rope-\S+ +\S+ +0 s +0 s .* to run, 100% trained *$"
     assert re.search(row_without_time, train("encoding=rope", "--dry-run").out, re.M)
@@ -115,7 +116,7 @@ def test_what_an_evaluation_measured_before_it_was_stopped_takes_no_time(train, 
 
 def test_a_seed_that_is_finished_leaves_the_evaluation_of_the_others(train, run_copy, monkeypatch):
     """The seeds of a row share an estimate, and what is stored is of one of them alone."""
-    monkeypatch.setattr(estimates, "_cell_seconds", lambda *_: 3600.0)
+    monkeypatch.setattr(DecoderCosts, "seconds", lambda *_: 3600.0)
     text = train("-m", "encoding=rope", "seed=0,1", "sweep.jobs=1", "--dry-run").out
     assert re.search(r"^rope-\S+-s0-\S+ .* finished *$", text, re.M)
     assert re.search(r"^rope-\S+-s1-\S+ .* [\d.]+ h .* to run *$", text, re.M)

@@ -3,7 +3,8 @@
 import pytest
 
 from posenc.core.errors import UserError
-from posenc.evaluation.lengths import EvalLengths, nearest_length, resolve_lengths
+from posenc.core.paths import conf_dir, load_yaml
+from posenc.evaluation.lengths import LONGEST_DEFAULT, EvalLengths, nearest_length, resolve_lengths
 
 
 def test_lengths_are_tokens_or_multiples():
@@ -16,6 +17,11 @@ def test_what_is_no_length_is_refused(bad):
         resolve_lengths(["1x", bad], 64)
     assert caught.value.key == "eval.lengths"
     assert caught.value.value == bad
+
+
+def test_the_longest_default_length_is_that_of_the_yaml():
+    lengths = load_yaml(conf_dir() / "eval" / "default.yaml")["lengths"]
+    assert resolve_lengths(lengths, 64)[-1] == LONGEST_DEFAULT * 64
 
 
 def test_without_any_length_there_is_nothing_to_measure():

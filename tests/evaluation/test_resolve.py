@@ -1,14 +1,16 @@
 """The `eval` group: each protocol gets its settings with their types; what is wrong is refused by its key."""
 
+from types import SimpleNamespace
+
 import pytest
-from measuring import default_settings
+from measuring import NEEDLE, default_settings
 from tiny_model import T
 
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import default_knobs
-from posenc.evaluation.protocols import protocol_names
+from posenc.evaluation.protocols import needle, protocol_names
 from posenc.evaluation.resolve import resolve_evaluation
-from posenc.settings.tree import ExtendRequest
+from posenc.settings.tree import ExtendRequest, TokenizerSettings
 
 TUNED = ExtendRequest(name="yarn", **default_knobs("yarn"), tune=True, tries=3)
 
@@ -101,6 +103,15 @@ def test_a_block_that_no_window_holds_is_refused_where_knobs_are_chosen():
 def test_knobs_are_never_chosen_on_the_documents_that_are_reported():
     with pytest.raises(UserError, match="would choose on the documents that it reports"):
         resolved(TUNED, split="validation")
+
+
+def test_a_tokenizer_with_too_few_words_is_refused_with_the_text(monkeypatch):
+    """So is the job, then, before its training."""
+    evaluation = resolved(protocols=["needle"], needle=NEEDLE | {"keys": [40]})
+    monkeypatch.setattr(needle, "MOST_WORDS", 64)
+    facts = SimpleNamespace(task=None, fingerprint="corpus")
+    with pytest.raises(UserError, match="at most 64 words here, so 32 keys"):
+        evaluation.check_text(facts=facts, tokenizer=TokenizerSettings(name="bytes"), plant=None)
 
 
 def test_a_protocol_of_planted_pairs_refuses_a_given_model():

@@ -259,14 +259,31 @@ def test_mean_weights_of_a_query_that_sees_two_keys_sum_to_one():
     assert np.allclose(mean.sum(1), 1)
 
 
-def test_parameters_that_are_zero_are_drawn_with_random_values():
+@pytest.fixture
+def zero_bias():
+    """An encoding whose bias is zero at every distance."""
     encoding = encoding_of("t5")
     with torch.no_grad():
         for parameter in encoding.parameters():
             parameter.zero_()
-    panels, notes = measure(encoding)
+    return encoding
+
+
+def test_parameters_that_are_zero_are_drawn_with_random_values(zero_bias):
+    panels, notes = measure(zero_bias)
     assert PARAMETERS_ARE_RANDOM in notes
     assert any(line.y.any() for line in panels[0].lines)
+
+
+def test_the_encoding_that_is_drawn_stays_as_it_is(zero_bias):
+    measure(Composed(zero_bias.shape, [zero_bias]))
+    assert not any(parameter.any() for parameter in zero_bias.parameters())
+
+
+def test_parameters_that_a_run_left_at_zero_are_drawn_as_they_are(zero_bias):
+    panels, notes = measure(zero_bias, is_trained=True)
+    assert PARAMETERS_ARE_RANDOM not in notes
+    assert not any(line.y.any() for line in panels[0].lines)
 
 
 @pytest.mark.parametrize(

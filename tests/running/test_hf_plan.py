@@ -22,6 +22,7 @@ from posenc.running import (
     fit_evaluation,
     hf_checkpoint,
     machine_rates,
+    pass_costs,
     room,
     subject_hf,
     unloaded_model,
@@ -31,6 +32,7 @@ from posenc.running.hf_checkpoint import StoredTensor
 from posenc.running.jobs import CheckedJob, check_jobs, plan_job
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
 from posenc.running.unloaded_model import model_sizes, products_with
+from posenc.running.weight_types import WEIGHT_TYPES
 from posenc.training.memory import peak_bytes
 
 T = hf_models.T
@@ -239,7 +241,7 @@ def test_a_dry_run_plans_what_an_evaluation_plans(plan):
 
 def test_what_a_dry_run_chose_is_measured(plan, monkeypatch):
     chosen = plan("eval.max_minutes=0.01", only_estimate=True).evaluation.settings
-    monkeypatch.setattr(estimate, "MULTIPLICATIONS_A_LOGIT", 10**6)
+    monkeypatch.setattr(pass_costs, "MULTIPLICATIONS_A_LOGIT", 10**6)
     assert plan("eval.max_minutes=0.01").evaluation.settings == chosen
 
 
@@ -304,7 +306,7 @@ def test_planned_memory_is_that_of_the_attention_that_transformers_chooses(
     plan, tmp_path, architecture, dtype
 ):
     """Planned bytes are compared with those of all tensors of a pass, which are scores for the most part."""
-    model = hf_models.random_model(architecture, **WITH_SCORES[architecture]).to(hf_checkpoint.DTYPES[dtype])
+    model = hf_models.random_model(architecture, **WITH_SCORES[architecture]).to(WEIGHT_TYPES[dtype])
     folder = hf_models.save(model, tmp_path / "model")
     overrides = [f"subject.path={folder}", f"subject.dtype={dtype}", f"context_length={LONG}"]
     unloaded = plan(*overrides, "eval.max_targets=500", "eval.lengths=[1x]", only_estimate=True).given_model
@@ -455,7 +457,7 @@ def test_a_window_in_which_nothing_can_be_asked_has_a_reason(plan, protocol, win
 def seconds(plan, monkeypatch):
     """Return a function from an extension to the planned seconds, on a machine whose speed is fixed."""
     monkeypatch.setattr(estimate, "measure_rates", lambda *_, **__: machine_rates.Rates(1e-9, 1e-9, 1e-6))
-    monkeypatch.setattr(estimate, "attention_seconds_a_flop", lambda *_: 1e-9)
+    monkeypatch.setattr(pass_costs, "attention_seconds_a_flop", lambda *_: 1e-9)
 
     def planned_seconds(name, *overrides):
         job = plan("eval.lengths=[1x,4x]", "eval.max_targets=100", f"extend={name}", *overrides)
@@ -484,7 +486,7 @@ def test_fewer_minutes_are_fewer_targets(plan):
 def test_targets_that_were_chosen_once_stay(plan, monkeypatch):
     """A machine under load would choose fewer, and an extension would be measured on other targets."""
     first = plan("eval.max_minutes=0.01").evaluation.settings
-    monkeypatch.setattr(estimate, "MULTIPLICATIONS_A_LOGIT", 10**6)
+    monkeypatch.setattr(pass_costs, "MULTIPLICATIONS_A_LOGIT", 10**6)
     again = plan("eval.max_minutes=0.01", "extend=yarn").evaluation.settings
     assert again.max_targets == first.max_targets
     assert again.lengths == first.lengths

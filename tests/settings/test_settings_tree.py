@@ -106,6 +106,7 @@ def test_a_place_is_no_part_of_a_tokenizer(composed):
         ("train.tokens", 10**400, "a number of 401 digits: too large"),
         ("train.tokens", "many", "wrong type"),
         ("train.compile", 1, "wrong type"),
+        ("train.cuda_graph", "maybe", "train.cuda_graph=maybe"),
         ("train.precision", "fp16", "did you mean: bf16"),
         ("train.length_schedule", [[0.5, 8], [2, 16]], r"\[1\]\[0\]=2: out of range"),
         ("train.foo", 3, "there is no such setting"),

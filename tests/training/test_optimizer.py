@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 import torch
 from tiny_model import OPTIMIZATION, build
 
-from posenc.training.optimizer import OPTIMIZERS, AdamW, MuonAdamW, build_optimizer, learning_rate
+from posenc.settings.tree import OptimizerName
+from posenc.training.optimizer import AdamW, MuonAdamW, build_optimizer, learning_rate
 
 # --- The schedule
 
@@ -34,7 +36,7 @@ def test_a_single_update_has_the_peak_rate(warmup_fraction):
 # --- Which parameters are moved how
 
 
-@pytest.fixture(params=OPTIMIZERS)
+@pytest.fixture(params=get_args(OptimizerName))
 def optimizer(request, store):
     """An optimizer of each kind, with the names of its model's parameters by id."""
     model = build("learned", store)

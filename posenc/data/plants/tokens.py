@@ -51,7 +51,7 @@ class TokenPairs(Plant):
         alphabet = settings.alphabet
         if store.tokenizer["name"] == "bytes":
             # Many bytes never occur. A stable sort takes the same ones of them everywhere.
-            rarest_first = np.argsort(store.train_counts(), kind="stable")
+            rarest_first = np.argsort(store.token_counts("train"), kind="stable")
             tokens = rarest_first[: 2 * alphabet].astype(np.int64)
         else:
             tokens = store.vocab_size + np.arange(2 * alphabet, dtype=np.int64)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from posenc.core.errors import UserError, plural
-from posenc.core.paths import choice_file, expanded, is_folder, load_yaml
+from posenc.core.paths import absolute_path, choice_file, is_folder, load_yaml
 from posenc.data.documents import Document, Notes, split_of
 from posenc.data.sources.base import Source
 from posenc.data.sources.files import FilesSource
@@ -154,7 +154,7 @@ def is_measured_whole(data: DataSettings) -> bool:
 
 
 def _absolute(path: str) -> str:
-    return str(expanded(path).absolute()) if path.strip() else path
+    return absolute_path(path) if path.strip() else path
 
 
 def read_documents(data: DataSettings, notes: Notes) -> list[Document]:

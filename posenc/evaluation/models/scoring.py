@@ -1,4 +1,4 @@
-"""Score and continue texts by a model. Only this file tells posenc's decoder from a model that was given.
+"""Score and continue texts by a model: by posenc's decoder, or by a model that was given.
 
 The decoder gives hidden states, whose losses are computed without all of their logits in memory at once. A
 given model has ways of its own from tokens to logits.

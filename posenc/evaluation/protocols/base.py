@@ -19,6 +19,7 @@ from posenc.results.records import UNIT
 from posenc.settings.base import Settings
 
 if TYPE_CHECKING:
+    from posenc.data.tokenizers import Tokenizer
     from posenc.evaluation.passes import EvalContext
     from posenc.settings.tree import PlantSettings
 
@@ -70,6 +71,9 @@ class Protocol(ABC, Generic[PlanT]):
 
     def check_text(self, facts: MeasurementFacts) -> None:
         """Raise UserError if a text cannot be measured by these settings."""
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError if a protocol with `needs_tokenizer` cannot write its words with this one."""
 
     def windows(self, lengths: EvalLengths) -> Sequence[int]:
         """Return the windows to measure at: all, unless a protocol overrides this."""

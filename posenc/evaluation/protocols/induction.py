@@ -70,7 +70,7 @@ class Induction(Protocol[Sequences]):
 
     def plan(self, request: EvalRequest) -> Sequences:
         """Draw the sequences, which depend on the tokens of the training split and on T alone."""
-        symbols = frequent_tokens(request.store.train_counts())
+        symbols = frequent_tokens(request.store.token_counts("train"))
         # Every second one and not the first half, so that both halves have letters, digits and signs.
         sequence_symbols = symbols[::2]
         filler_symbols = symbols[1::2]

@@ -21,13 +21,12 @@ import zlib
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from posenc.core.errors import UserError
-from posenc.core.paths import expanded
 from posenc.evaluation.blocks import Blocks
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths
@@ -35,7 +34,7 @@ from posenc.evaluation.protocols.base import MeasurementFacts, Protocol, Protoco
 from posenc.evaluation.protocols.fixed_target import FixedTarget, block_size
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.sums import LossSums, sums_by_document
-from posenc.settings.numbers import Share, Text
+from posenc.settings.numbers import AbsolutePath, Share
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
@@ -95,11 +94,6 @@ class KeyBlocks(Blocks):
         return self.blocks_hash, None
 
 
-def absolute_path(run: str) -> str:
-    """Return the absolute path of a run, so that the stored setting means the same from any folder."""
-    return str(expanded(run).absolute())
-
-
 class KeyTokens(Protocol[KeyBlocks]):
     name = "key-tokens"
     title = "targets that far text makes clear"
@@ -108,7 +102,7 @@ class KeyTokens(Protocol[KeyBlocks]):
     reason_against_transformers = "needs a reference with this model's tokenizer"
 
     class Settings(ProtocolSettings):
-        key_tokens: Annotated[Text, AfterValidator(absolute_path)] | None  # null: the reference that ships
+        key_tokens: AbsolutePath | None  # null: the reference that ships
         target_fraction: Share
 
     settings: Settings

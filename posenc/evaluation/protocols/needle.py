@@ -8,10 +8,11 @@ The asked sentence stands at a given depth: 0 is the beginning of the text, 1 it
 keys stand anywhere. With several queries, several keys are asked for at the end, one after the other. Each
 question comes after the right answers to the questions before it.
 
-A word is a single token of the model's own tokenizer, of four to eight letters. Where the tokenizer has too
-few of them (bytes), words of five letters are made up. A value is found if each of its tokens is the model's
-first choice, so that greedy decoding would write it. Texts, words and places are the same for every model
-with this tokenizer.
+A word is a single token of the model's own tokenizer, of four to eight letters. Where the tokenizer has fewer
+of them than a window needs, or hardly any (bytes), words of five letters are made up. A value is found if
+each of its tokens is the model's first choice, so that greedy decoding would write it.
+
+Texts, words and places are the same for every model with this tokenizer.
 
 Source: Kamradt 2023 (needle in a haystack, a public script); several keys, values and queries as in RULER
 (Hsieh et al. 2024, arXiv 2404.06654). Its instructions and its own words are not used here.
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 REVISION = 1  # of the targets, in their hash
 SEED = 2404  # of words and places; not the training seed, so that all runs see the same
 MOST_WORDS = 512
-LEAST_WORDS = 64  # with fewer single tokens, words are made up
+LEAST_WORDS = 64  # with fewer single tokens, words are made up, however few a window needs
 # Tokenizers mark a space before a word by itself, by `▁` (SentencePiece) or by `Ġ` (bytes as letters).
 WORD = re.compile(r"[ ▁Ġ]?[a-z]{4,8}")
 BEFORE_KEY = "\nThe word for"
@@ -180,20 +181,26 @@ class Needle(Protocol[NeedleTexts]):
         check_whole("eval.needle.keys", min(settings.keys), least=settings.queries, too_small=too_small)
         check_words(settings, MOST_WORDS)
 
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError if there are fewer words of this tokenizer than a window needs."""
+        settings = self.settings.needle
+        vocabulary = words_of(tokenizer, words_in_window(settings))
+        check_words(settings, len(vocabulary.words))
+
     def plan(self, request: EvalRequest) -> NeedleTexts:
         """Choose texts, and draw words and places, the same for all windows.
 
-        Raises UserError if the tokenizer has too few words.
+        The tokenizer has enough words: `check_tokenizer` has seen to that.
         """
         settings = self.settings.needle
         longest = request.lengths.longest
-        vocabulary = words_of(request.tokenizer or Tokenizer("bytes"))
-        check_words(settings, len(vocabulary.words))
+        most_words = words_in_window(settings)
+        vocabulary = words_of(request.tokenizer or Tokenizer("bytes"), most_words)
+        assert len(vocabulary.words) >= most_words
         documents, ordinals = choose_blocks(request.count_window_ends(), settings.windows)
         ends = longest + 1 + ordinals
         count = len(ends)
         most_keys = max(settings.keys)
-        most_words = words_in_window(settings)
         # Not by the run's seed, so that one set of windows serves all models with this tokenizer.
         seed = seed_for(SEED, self.name)
         draws = raw_draws(count * len(vocabulary.words), seed, 0).reshape(count, -1)
@@ -294,10 +301,13 @@ def check_words(settings: NeedleSettings, available: int) -> None:
         raise UserError("eval.needle.keys", max(settings.keys), problem, allowed=allowed)
 
 
-def words_of(tokenizer: Tokenizer) -> SentenceTokens:
-    """Return the words of a tokenizer, all of the same number of tokens, and the tokens between them."""
+def words_of(tokenizer: Tokenizer, needed: int) -> SentenceTokens:
+    """Return the words of a tokenizer, all of the same number of tokens, and the tokens between them.
+
+    They are made up if fewer than `needed` of them are single tokens. There may be too few of these, too.
+    """
     words = _single_tokens(tokenizer)
-    if len(words) < LEAST_WORDS:
+    if len(words) < max(needed, LEAST_WORDS):
         words = _made_up(tokenizer)
     return SentenceTokens(
         words=np.array(words[:MOST_WORDS], dtype=np.int64),

@@ -15,11 +15,13 @@ Source: Hsieh et al. 2024 (arXiv 2404.06654); posenc/data/ruler.py has the strin
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,9 +29,10 @@ import numpy as np
 from annotated_types import Ge, Le, MinLen
 
 from posenc.core.errors import UserError
-from posenc.core.paths import expanded, is_file, why_missing
+from posenc.core.paths import is_file, why_missing
 from posenc.core.seeds import seed_for
 from posenc.data.ruler import LEFT_OUT, NEW_TOKENS, TASKS, WORDS_PACKAGE, Sample, make_sample
+from posenc.data.sources.formats import NOT_UTF8, RECODINGS, encoding_problem
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths
@@ -38,7 +41,7 @@ from posenc.evaluation.request import EvalRequest, Plan
 from posenc.evaluation.sums import LossSums
 from posenc.results.beside.ruler import RulerCounts
 from posenc.settings.base import Settings as SettingsGroup
-from posenc.settings.numbers import Text, Whole
+from posenc.settings.numbers import AbsolutePath, Whole
 
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
@@ -52,7 +55,7 @@ class RulerSettings(SettingsGroup):
 
     tasks: Annotated[list[str], MinLen(1)]
     samples: Annotated[Whole, Ge(1), Le(10**4)]  # of each task, for each window length
-    essays: Text | None
+    essays: AbsolutePath | None  # a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,21 @@ class RulerPlan(Plan):
         return 1  # an answer has a few tokens, whose number is known only when it is drawn
 
 
+def _read_essays(path: str) -> str:
+    """Return the text of a file. Raises UserError if it is missing, cannot be read or is not UTF-8."""
+    key = "eval.ruler.essays"
+    if not is_file(path):
+        raise UserError(key, path, why_missing(path, "file"))
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(key, path, f"cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        problem = f"is not UTF-8: byte {error.start + 1:,} is 0x{error.object[error.start]:02x}"
+        hint = RECODINGS[encoding_problem(error.object) or NOT_UTF8]
+        raise UserError(key, path, problem, hint=hint) from error
+
+
 def _no_room(name: str, window: int) -> NotApplicableError:
     """Return the error for a task that cannot be asked in a window."""
     return NotApplicableError(f"n/a: no prompt of {name} leaves {NEW_TOKENS} of {window} tokens")
@@ -131,6 +149,12 @@ class Ruler(Protocol[RulerPlan]):
 
     settings: Settings
 
+    @functools.cached_property
+    def essays(self) -> str:
+        """The text of the essays, which is read once; empty without a file. Raises UserError."""
+        path = self.settings.ruler.essays
+        return "" if path is None else _read_essays(path)
+
     def check(self, lengths: EvalLengths) -> None:
         """Raise UserError that names a task which cannot be made here, and what is missing."""
         settings = self.settings.ruler
@@ -146,21 +170,18 @@ class Ruler(Protocol[RulerPlan]):
             if TASKS[name].draws_words and importlib.util.find_spec(WORDS_PACKAGE) is None:
                 problem = f"draws keys from the package {WORDS_PACKAGE}, which is not installed"
                 raise UserError("eval.ruler.tasks", name, problem, hint="pip install 'posenc[ruler]'")
-        if settings.essays is not None and not is_file(expanded(settings.essays)):
-            problem = why_missing(expanded(settings.essays), "file")
-            raise UserError("eval.ruler.essays", settings.essays, problem)
+        _ = self.essays  # read now: a training plans its targets after its last step
 
     def plan(self, request: EvalRequest) -> RulerPlan:
         """Take the tasks. The hash covers what the prompts are drawn from."""
         settings = self.settings.ruler
-        essays = "" if settings.essays is None else expanded(settings.essays).read_text(encoding="utf-8")
-        essays_digest = hashlib.sha256(essays.encode()).hexdigest()
+        essays_digest = hashlib.sha256(self.essays.encode()).hexdigest()
         return RulerPlan(
             hash=request.digest(self.name, REVISION, settings.tasks, settings.samples, essays_digest),
             tasks=tuple(settings.tasks),
             count=settings.samples,
             tokenizer=request.tokenizer or Tokenizer("bytes"),
-            essays=re.split(r"\s+", essays),
+            essays=re.split(r"\s+", self.essays),
         )
 
     def measure(self, context: EvalContext, plan: RulerPlan, window: int) -> LossSums:

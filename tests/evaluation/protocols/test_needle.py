@@ -156,25 +156,37 @@ def test_more_words_than_this_tokenizer_has_are_refused(monkeypatch):
     monkeypatch.setattr(needle, "MOST_WORDS", 64)
     protocol = protocol_of("needle", needle=ASKED | {"keys": [40]})
     with pytest.raises(UserError, match="at most 64 words here, so 32 keys"):
-        protocol.plan(request_for(context_of(copying).store, [T], context_length=T))
+        protocol.check_tokenizer(Tokenizer("bytes"))
 
 
-def test_words_are_single_tokens_of_a_tokenizer_that_has_them():
+def tokenizer_with(n_words):
+    """Return a tokenizer of letters in which so many words are single tokens."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers
 
-    names = [f"{a}{b}{c}d" for a in "bdfg" for b in "aeiou" for c in "klmnr"]
+    names = [f"{a}{b}{c}d" for a in "bdfg" for b in "aeiou" for c in "klmnr"][:n_words]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {sign: number for number, sign in enumerate([*alphabet, *(f"Ġ{name}" for name in names)])}
     library = Library(models.WordPiece(vocabulary, unk_token="!", continuing_subword_prefix=""))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    words = words_of(Tokenizer("hf", library.to_str()))
+    return Tokenizer("hf", library.to_str())
+
+
+def test_words_are_single_tokens_of_a_tokenizer_that_has_them():
+    words = words_of(tokenizer_with(100), needed=100)
     assert words.words.shape == (100, 1)
 
 
+@pytest.mark.parametrize(("n_words", "needed"), [(63, 2), (70, 96)])
+def test_words_are_made_up_where_a_tokenizer_has_too_few(n_words, needed):
+    words = words_of(tokenizer_with(n_words), needed)
+    assert len(words.words) >= max(needed, LEAST_WORDS)
+    assert words.words.shape[1] == 6
+
+
 def test_a_tokenizer_without_words_has_made_up_ones():
-    words = words_of(Tokenizer("bytes"))
+    words = words_of(Tokenizer("bytes"), needed=2)
     assert len(words.words) >= LEAST_WORDS
     assert words.words.shape[1] == 6
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from measuring import protocol_of
+from measuring import RULER, protocol_of
 from token_stores import request_for, store_of
 
 from posenc.core.errors import UserError
@@ -142,6 +142,40 @@ def test_a_task_that_cannot_be_made_is_refused_with_what_is_missing(name, messag
     protocol = protocol_of("ruler", ruler={"tasks": [name], "samples": 2, "essays": None})
     with pytest.raises(UserError, match=message):
         protocol.check(EvalLengths.of([T], T, T))
+
+
+def checked_with(essays):
+    """Return the protocol, checked, with a file of essays."""
+    protocol = protocol_of("ruler", ruler={"tasks": ["niah_single_2"], "samples": 2, "essays": str(essays)})
+    protocol.check(EvalLengths.of([T], T, T))
+    return protocol
+
+
+def test_essays_that_are_not_utf8_are_refused_before_anything_is_planned(tmp_path):
+    path = tmp_path / "essays.txt"
+    path.write_bytes("Work is what you do in a café".encode("latin-1"))
+    with pytest.raises(UserError, match="byte 29 is 0xe9") as caught:
+        checked_with(path)
+    assert caught.value.key == "eval.ruler.essays"
+    assert caught.value.value == str(path)
+
+
+def test_a_missing_file_of_essays_is_refused(tmp_path):
+    with pytest.raises(UserError, match="there is no such file"):
+        checked_with(tmp_path / "essays.txt")
+
+
+def test_essays_are_read_once_so_that_a_training_may_end_without_the_file(essays):
+    protocol = checked_with(essays)
+    Path(essays).unlink()
+    plan = protocol.plan(request_for(store_of([[97] * 3 * T]), [T], context_length=T))
+    assert " ".join(plan.essays) == ESSAYS
+
+
+def test_the_file_of_essays_is_stored_with_its_whole_path(essays, monkeypatch):
+    monkeypatch.chdir(Path(essays).parent)
+    settings = protocol_of("ruler", ruler=RULER | {"essays": "essays.txt"}).settings
+    assert settings.ruler.essays == essays
 
 
 def test_without_the_package_of_words_its_tasks_are_refused(monkeypatch):
