@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from posenc.report.texts import length_text
-from posenc.results.beside.recall import RowRecall
+from posenc.results.beside.recall_cells import RowRecall
 from posenc.results.cells import LONGEST_NOTE, Cell, CurveSummary
 from posenc.results.comparison import Comparison, Header, Row
 from posenc.results.headroom import Recovered

@@ -27,6 +27,7 @@ from typing import (
 
 from posenc.results.beside import record_types
 from posenc.results.beside.base import NumbersBeside, all_numbers_beside
+from posenc.results.plain import FIELDS_IN_JSON
 from posenc.results.records import SCHEMA_VERSION, Record
 from posenc.results.rows import Row
 
@@ -168,7 +169,8 @@ def dataclasses_in(hint: Any) -> list[type]:
     classes = []
     if dataclasses.is_dataclass(hint):
         classes.append(hint)
-        parts = list(get_type_hints(hint).values())
+        joined = joined_fields(hint)
+        parts = [part for name, part in get_type_hints(hint).items() if name not in joined]
     else:
         parts = [part for part in get_args(hint) if part is not Ellipsis]
     for part in parts:
@@ -229,11 +231,20 @@ def fields(cls: type) -> list[tuple[str, str, str]]:
     for name in cls.__annotations__:
         if name == BESIDE:
             described += fields_beside(cls)
+        elif name in joined_fields(cls):
+            described += fields(hints[name])
         elif name not in hidden:
             described.append((name, json_type(hints[name]), comments.get(name, "")))
     if cls is Record:
         described += fields_beside(cls)
     return described
+
+
+def joined_fields(cls: type) -> list[str]:
+    """Return the fields of a dataclass whose own fields JSON has in place of them."""
+    if not dataclasses.is_dataclass(cls):
+        return []
+    return [field.name for field in dataclasses.fields(cls) if field.metadata == FIELDS_IN_JSON]
 
 
 def fields_beside(cls: type) -> list[tuple[str, str, str]]:
