@@ -172,7 +172,7 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     # A row must not look better because its worst seeds have no numbers.
     represents_row = bool(seeds) and set(reasons) <= INNOCENT_REASONS
     # Ranks pair documents, and the bins of curves have no sums by document.
-    rankable = represents_row and all(seed.measurement.sums for seed in seeds)
+    rankable = represents_row and all(seed.measurement.sums is not None for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
     cell_verdict = _verdict(pairs) if has_verdict else _Verdict()
     # Both at once: a count of targets from one seed with the documents of another seed would describe
@@ -265,7 +265,7 @@ def _verdict(pairs: Sequence[tuple[Sample, Sample]]) -> _Verdict:
     if change is None:
         return _Verdict()
     # If the two measurements are equal, so is the loss, even if the documents are too few for an interval.
-    is_copy = all(at_window["nats"] == at_t["nats"] for at_window, at_t in pairs)
+    is_copy = all(at_window.nats.tolist() == at_t.nats.tolist() for at_window, at_t in pairs)
     word = SAME_WORD if is_copy else verdict(change)
     return _Verdict(word, change.value, change.interval())
 
@@ -303,8 +303,9 @@ def samples_of(members: Sequence[Member], multiple: float) -> dict[int, Sample]:
     samples: dict[int, Sample] = {}
     for member in members:
         measurement = member.by_multiple.get(multiple)
-        if member.run.seed is not None and measurement is not None and measurement.sums:
-            samples[member.run.seed] = measurement.sums
+        sample = None if measurement is None else measurement.sample
+        if member.run.seed is not None and sample is not None:
+            samples[member.run.seed] = sample
     return samples
 
 

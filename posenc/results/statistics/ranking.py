@@ -269,7 +269,7 @@ def _unit(samples: Iterable[Sample], metric: str) -> float:
     sample = next(iter(samples), None)
     if metric == "bpb" or sample is None:
         return 1.0
-    return math.log(2) * sum(sample["bytes"]) / sum(sample["targets"])
+    return math.log(2) * float(sample.bytes.sum()) / float(sample.targets.sum())
 
 
 def _scaled(interval: Interval | None, unit: float) -> Interval | None:
