@@ -143,7 +143,7 @@ def _rows_of(table: TableBeside) -> list[RowDispersion | None]:
     """Return what attention does in each row, with the reasons of the rows that collapse."""
     rows = []
     for members, cells in zip(table.rows, table.cells, strict=True):
-        collapsed_at = {cell.multiple for cell in cells if cell.verdict == COLLAPSED_WORD}
+        collapsed_at = {cell.multiple for cell in cells if cell.verdict_word == COLLAPSED_WORD}
         rows.append(dispersion_of_row(members, collapsed_at))
     return rows
 
