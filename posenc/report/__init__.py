@@ -1,1 +1,1 @@
-"""What a user reads: tables in several formats, progress, plots, pictures, the HTML page."""
+"""What a user reads: sentences, tables in several formats, charts and the HTML page."""

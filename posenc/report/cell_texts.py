@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from posenc.report.texts import length_text
-from posenc.results.beside.recall import RowRecall
+from posenc.results.beside.recall_cells import RowRecall
 from posenc.results.cells import LONGEST_NOTE, Cell, CurveSummary
 from posenc.results.comparison import Comparison, Header, Row
 from posenc.results.headroom import Recovered
 from posenc.results.numbers import printed, printed_change
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.ranking import Versus
-from posenc.results.statistics.verdicts import short_verdict
 
 LOSS_HEAD = "loss"
 
@@ -151,6 +150,6 @@ def cell_lines(cell: Cell, metric: str) -> list[str]:
     if cell.change is not None and not is_itself:
         half = half_width(metric, cell.change_spread, cell.change_ci95)
         lines.append(printed_change(cell.change, metric) + half)
-    if cell.verdict:
-        lines.append(short_verdict(cell.verdict))
+    if cell.verdict is not None:
+        lines.append(cell.verdict.word)
     return lines

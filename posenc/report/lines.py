@@ -116,7 +116,7 @@ def _seed_fields(cell: SeedCell) -> Line:
     first = member.measurements[0] if member.measurements else None
     return {
         **fields,
-        "verdict": nats.verdict,
+        "verdict": None if nats.verdict is None else str(nats.verdict),
         "targets": nats.targets,
         "documents": nats.documents,
         "corpus": None if first is None else first.corpus,

@@ -51,7 +51,6 @@ from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell, Column
 from posenc.results.comparison import Comparison, Row
 from posenc.results.numbers import printed_change
-from posenc.results.statistics.verdicts import short_verdict
 
 
 @dataclass(frozen=True)
@@ -386,7 +385,7 @@ def _verdict_word(comparison: Comparison, row: Row, cell: Cell) -> str:
     if all(any_row.undertrained for any_row in comparison.rows):
         return ""  # the answer of the report says it for all rows
     # The word replaces the verdict, which would be of a model that has little to lose.
-    return "undertrained" if row.undertrained else short_verdict(cell.verdict or "")
+    return "undertrained" if row.undertrained else cell.verdict_word
 
 
 # --- everything

@@ -6,17 +6,18 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.core.run_states import DAMAGED, DEAD, FAILED, FINISHED, INTERRUPTED, RUNNING, UNKNOWN_STATE
 from posenc.results.measurements import Measurement, Member, pair_of
+from posenc.results.plain import TEXT_IN_JSON
 from posenc.results.records import BREAK, Curve, Metric
 from posenc.results.runs import Run
 from posenc.results.statistics.documents import Sample, difference_if_any
 from posenc.results.statistics.intervals import Interval, mean_and_spread
 from posenc.results.statistics.ranking import Versus
-from posenc.results.statistics.verdicts import SAME_WORD, verdict
+from posenc.results.statistics.verdicts import SAME_WORD, ChangeVerdict, verdict
 
 NOT_MEASURED = "not measured"
 # Reasons for a missing number that say nothing about the encoding, so that the other seeds represent the row.
@@ -59,7 +60,7 @@ class Cell:
     change_ci95: Interval | None = None  # over documents, for one seed: says nothing of other seeds
     seeds: int = 0  # how many the mean is over
     note: str | None = None
-    verdict: str | None = None  # on the change; null if the cell is not rankable
+    verdict: ChangeVerdict | None = field(default=None, metadata=TEXT_IN_JSON)  # null if it is not rankable
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: Interval | None = None  # over seeds and documents; for one seed over documents
     versus_best: Versus | None = None  # its mean compared with the lowest mean of the column
@@ -69,6 +70,11 @@ class Cell:
     documents: int | None = None  # in which these targets are
     rankable: bool = False  # whether the seeds with numbers represent the row: none diverged or was refused
     versus_baseline: Versus | None = None  # compared with the row that the user chose
+
+    @property
+    def verdict_word(self) -> str:
+        """Return the word of its verdict without a reason, which fits into a table; empty without one."""
+        return "" if self.verdict is None else self.verdict.word
 
 
 @dataclass(frozen=True)
@@ -152,10 +158,10 @@ class _Change:
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """The word for a change, and the change in bits per byte that it is about."""
+class _JudgedChange:
+    """A change in bits per byte, and the verdict on it."""
 
-    word: str | None = None
+    verdict: ChangeVerdict | None = None
     change: float | None = None
     ci95: Interval | None = None
 
@@ -172,9 +178,9 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     # A row must not look better because its worst seeds have no numbers.
     represents_row = bool(seeds) and set(reasons) <= INNOCENT_REASONS
     # Ranks pair documents, and the bins of curves have no sums by document.
-    rankable = represents_row and all(seed.measurement.sums for seed in seeds)
+    rankable = represents_row and all(seed.measurement.sums is not None for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
-    cell_verdict = _verdict(pairs) if has_verdict else _Verdict()
+    judged = _judged(pairs) if has_verdict else _JudgedChange()
     # Both at once: a count of targets from one seed with the documents of another seed would describe
     # neither.
     counts = shared_or_none((seed.measurement.targets, seed.measurement.documents) for seed in seeds)
@@ -189,9 +195,9 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
         change_ci95=change.ci95,
         seeds=len(seeds),
         note=_note(seeds, reasons, len(members)),
-        verdict=cell_verdict.word,
-        verdict_change=cell_verdict.change,
-        verdict_ci95=cell_verdict.ci95,
+        verdict=judged.verdict,
+        verdict_change=judged.change,
+        verdict_ci95=judged.ci95,
         targets_hash=shared_or_none(seed.measurement.target_set.targets_hash for seed in seeds),
         targets=targets,
         documents=documents,
@@ -257,17 +263,17 @@ def _change(seeds: Sequence[_Seed], pairs: Sequence[tuple[Sample, Sample]], metr
     return _Change(mean, spread, estimate.interval())
 
 
-def _verdict(pairs: Sequence[tuple[Sample, Sample]]) -> _Verdict:
-    """Return the verdict on a change; an empty one if the targets have no bytes."""
+def _judged(pairs: Sequence[tuple[Sample, Sample]]) -> _JudgedChange:
+    """Return the verdict on a change, with the change; an empty one if the targets have no bytes."""
     # A verdict does not look at other rows: unlike a rank it has Student's t over the row's own seeds, and
     # keeps its word whichever rows stand beside it.
     change = difference_if_any(pairs, "bytes")
     if change is None:
-        return _Verdict()
+        return _JudgedChange()
     # If the two measurements are equal, so is the loss, even if the documents are too few for an interval.
-    is_copy = all(at_window["nats"] == at_t["nats"] for at_window, at_t in pairs)
-    word = SAME_WORD if is_copy else verdict(change)
-    return _Verdict(word, change.value, change.interval())
+    is_copy = all(at_window.nats.tolist() == at_t.nats.tolist() for at_window, at_t in pairs)
+    verdict_on_change = ChangeVerdict(SAME_WORD) if is_copy else verdict(change)
+    return _JudgedChange(verdict_on_change, change.value, change.interval())
 
 
 def _note(seeds: Sequence[_Seed], reasons: Counter[str], members: int) -> str | None:
@@ -303,8 +309,9 @@ def samples_of(members: Sequence[Member], multiple: float) -> dict[int, Sample]:
     samples: dict[int, Sample] = {}
     for member in members:
         measurement = member.by_multiple.get(multiple)
-        if member.run.seed is not None and measurement is not None and measurement.sums:
-            samples[member.run.seed] = measurement.sums
+        sample = None if measurement is None else measurement.sample
+        if member.run.seed is not None and sample is not None:
+            samples[member.run.seed] = sample
     return samples
 
 

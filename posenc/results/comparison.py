@@ -313,7 +313,7 @@ def _may_be_ranked(draft: Draft, cells: Sequence[Cell], samples: Sequence[Sample
     else:
         is_comparable = has_same_targets
     samples_of_rows = [sample for row in samples if row for sample in row.values()]
-    has_bytes = all(any(sample["bytes"]) for sample in samples_of_rows)
+    has_bytes = all(sample.bytes.any() for sample in samples_of_rows)
     return (
         has_rivals
         and has_mean_losses

@@ -128,7 +128,7 @@ def recovered_of(members: Sequence[Member], references: Sequence[LongTrained]) -
     in whose windows the row was measured. None if there is no such model.
     """
     measured_members = [
-        member for member in members if member.crop_line is not None and member.crop_line.sums
+        member for member in members if member.crop_line is not None and member.crop_line.sums is not None
     ]
     if not measured_members or not references:
         return None

@@ -92,6 +92,11 @@ class Measurement:
     curve: Curve | None = None
     beside: Mapping[str, Any] = field(default_factory=dict)  # what the protocol measured beside the loss
 
+    @functools.cached_property  # a measurement is compared with several others
+    def sample(self) -> Sample | None:
+        """Return its sums by document as arrays; None without any."""
+        return None if self.sums is None else Sample.of(self.sums)
+
     @functools.cached_property  # measurements are grouped by it again and again
     def circumstances(self) -> Circumstances:
         """Return its targets, its precision and its plant."""
@@ -216,6 +221,6 @@ def parse_multiple(text: str, option: str) -> float:
 
 def pair_of(measurement: Measurement | None, other: Measurement | None) -> tuple[Sample, Sample] | None:
     """Return the sums by document of both; None if either has none."""
-    if measurement is None or other is None or not measurement.sums or not other.sums:
+    if measurement is None or other is None or measurement.sample is None or other.sample is None:
         return None
-    return measurement.sums, other.sums
+    return measurement.sample, other.sample

@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 NOT_IN_JSON = {"json": False}  # metadata of a dataclass field that JSON leaves out
+TEXT_IN_JSON = {"text": True}  # metadata of a dataclass field whose value JSON has as its str()
 FIELDS_IN_JSON = {"fields": True}  # metadata of a dataclass field whose keys are fields of the whole in JSON
 
 
@@ -17,6 +18,8 @@ def plain(value: Any) -> Any:
             field_value = getattr(value, field.name)
             if field.metadata.get("fields", False):
                 data |= plain(field_value)
+            elif field.metadata.get("text", False):
+                data[field.name] = None if field_value is None else str(field_value)
             elif field.metadata.get("json", True):
                 data[field.name] = plain(field_value)
         return data

@@ -208,7 +208,7 @@ def _recall_numbers(row: Row) -> dict[tuple[str, float], _OurNumber]:
     for cell in recall.cells:
         if cell is not None:
             change = cell.accuracy - recall.within.accuracy if may_have_learned else None
-            numbers[row.label, cell.multiple] = _OurNumber(cell.accuracy, change)
+            numbers[row.label, cell.place.multiple] = _OurNumber(cell.accuracy, change)
     return numbers
 
 

@@ -26,7 +26,7 @@ from posenc.results.measurements import Member
 from posenc.results.numbers import printed_change
 from posenc.results.plain import FIELDS_IN_JSON, NOT_IN_JSON
 from posenc.results.records import REFERENCES, Metric, Record
-from posenc.results.statistics.documents import difference_if_any
+from posenc.results.statistics.documents import Sample, difference_if_any
 from posenc.results.statistics.intervals import Estimate
 from posenc.results.statistics.verdicts import REFERENCE_MARGIN
 
@@ -226,7 +226,7 @@ def _reference_difference(member: Member) -> ReferenceDifference | None:
     reference = references[_targets_and_window(best)]
     reference_loss = reference["per_document"]
     assert loss is not None and reference_loss is not None
-    difference = difference_if_any([(loss, reference_loss)], "bytes")
+    difference = difference_if_any([(Sample.of(loss), Sample.of(reference_loss))], "bytes")
     return None if difference is None else ReferenceDifference(reference["protocol"], difference)
 
 

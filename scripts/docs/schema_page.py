@@ -27,6 +27,7 @@ from typing import (
 
 from posenc.results.beside import record_types
 from posenc.results.beside.base import NumbersBeside, all_numbers_beside
+from posenc.results.plain import FIELDS_IN_JSON, TEXT_IN_JSON
 from posenc.results.records import SCHEMA_VERSION, Record
 from posenc.results.rows import Row
 
@@ -168,7 +169,8 @@ def dataclasses_in(hint: Any) -> list[type]:
     classes = []
     if dataclasses.is_dataclass(hint):
         classes.append(hint)
-        parts = list(get_type_hints(hint).values())
+        joined = with_metadata(hint, FIELDS_IN_JSON)
+        parts = [part for name, part in get_type_hints(hint).items() if name not in joined]
     else:
         parts = [part for part in get_args(hint) if part is not Ellipsis]
     for part in parts:
@@ -225,15 +227,28 @@ def fields(cls: type) -> list[tuple[str, str, str]]:
     hidden: set[str] = set()
     if dataclasses.is_dataclass(cls):
         hidden = {field.name for field in dataclasses.fields(cls) if not field.metadata.get("json", True)}
+    texts = with_metadata(cls, TEXT_IN_JSON)
+    joined = with_metadata(cls, FIELDS_IN_JSON)
     described = []
     for name in cls.__annotations__:
         if name == BESIDE:
             described += fields_beside(cls)
+        elif name in joined:
+            described += fields(hints[name])
+        elif name in texts:
+            described.append((name, json_type(str | None), comments.get(name, "")))
         elif name not in hidden:
             described.append((name, json_type(hints[name]), comments.get(name, "")))
     if cls is Record:
         described += fields_beside(cls)
     return described
+
+
+def with_metadata(cls: type, metadata: dict[str, bool]) -> list[str]:
+    """Return the fields of a dataclass that JSON writes in this way (posenc.results.plain)."""
+    if not dataclasses.is_dataclass(cls):
+        return []
+    return [field.name for field in dataclasses.fields(cls) if field.metadata == metadata]
 
 
 def fields_beside(cls: type) -> list[tuple[str, str, str]]:

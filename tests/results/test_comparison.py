@@ -58,7 +58,7 @@ def test_the_window_of_training_is_the_origin_of_changes_and_has_no_verdict(thre
     at_t, far = three_seeds.rows[0].cells
     assert at_t.change == 0.0
     assert at_t.verdict is None
-    assert far.verdict == "worse"
+    assert far.verdict_word == "worse"
 
 
 def test_a_row_alone_has_no_best_one(three_seeds):
@@ -88,7 +88,7 @@ def test_margins_are_in_bits_per_byte_whatever_the_metric(tmp_path, metric):
     records = [record(64, 1.0, bytes=two_bytes), record(128, 1.025, bytes=two_bytes)]
     write_run(tmp_path, records=records)
     far = compared(tmp_path, metric).rows[0].cells[1]
-    assert far.verdict == "same"
+    assert far.verdict_word == "same"
     assert far.verdict_change == pytest.approx(0.025 / 2 / BIT)
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_still_runs_is_counted_and_takes_no_verdict_away(troubled):
     at_t, far = troubled["alibi"].cells
     assert at_t.note == "1 of 3 running"
     assert at_t.seeds == 2
-    assert far.verdict == "same"
+    assert far.verdict_word == "same"
 
 
 def test_an_encoding_whose_only_run_failed_is_a_row(troubled):

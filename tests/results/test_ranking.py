@@ -11,6 +11,7 @@ from posenc.results import load_runs
 from posenc.results.cells import samples_of
 from posenc.results.grouping import group_runs
 from posenc.results.rankings import one_ranking
+from posenc.results.statistics.documents import Sample
 from posenc.results.statistics.ranking import compare_changes, compare_with
 from posenc.results.statistics.verdicts import SAME_MARGIN
 
@@ -22,12 +23,13 @@ STUDY = Path(__file__).parents[2] / "docs" / "records" / "study"
 def sample(bits_per_byte, documents=None):
     """Return a seed's sums of documents with these bits per byte; each has 100 bytes and 50 tokens."""
     size = len(bits_per_byte)
-    return {
+    sums = {
         "document": list(range(size)) if documents is None else documents,
         "nats": list(bits_per_byte * 100 * BIT),
         "bytes": [100.0] * size,
         "targets": [50] * size,
     }
+    return Sample.of(sums)
 
 
 def row(loss, seeds=(0, 1, 2), noise=0.0, wiggle=0.0):
@@ -252,7 +254,7 @@ def test_the_predicted_variance_follows_the_trend_of_eight_rows():
 
 
 def test_of_eight_documents_there_is_no_interval_and_nothing_is_resolved():
-    few = [{0: {key: values[:8] for key, values in sums.items()}} for sums in (EASY[1], HARD[0])]
+    few = [{0: sample_of_all.at(np.arange(8))} for sample_of_all in (EASY[1], HARD[0])]
     comparisons = versus_best(*few)
     assert comparisons[1].ci95 is None
     assert words_of(comparisons) == {0: "best", 1: "unresolved"}

@@ -77,7 +77,7 @@ def test_recall_within_t_is_of_windows_of_t(recall_of):
 )
 def test_recall_beyond_t_is_that_of_the_farthest_distance(recall_of, correct, accuracies):
     beyond = recall_of(ALL, past_t=correct).beyond
-    assert [cell.distance for cell in beyond] == [112, 224, 448]
+    assert [cell.place.distance for cell in beyond] == [112, 224, 448]
     assert [cell.accuracy for cell in beyond] == pytest.approx(accuracies)
 
 
@@ -134,7 +134,8 @@ def test_the_grid_has_all_lines_of_all_windows(recall_of):
 
 
 def test_the_grid_has_every_number_of_pairs(recall_of):
-    pairs = [cell.pairs for cell in recall_of(SURE).grid if cell.multiple == 8 and cell.distance == 32]
+    places = [cell.place for cell in recall_of(SURE).grid]
+    pairs = [place.pairs for place in places if place.multiple == 8 and place.distance == 32]
     assert pairs == [1, 4, 16]
 
 

@@ -7,31 +7,29 @@ import pytest
 from fake_runs import record
 from scipy import stats
 
-from posenc.results.statistics.documents import difference, on_shared_documents, ratio_interval
+from posenc.results.statistics.documents import Sample, difference, on_shared_documents, ratio_interval
 from posenc.results.statistics.intervals import Estimate, mean_and_spread, p_beyond
 from posenc.results.statistics.proportions import FactCount, SeedFacts, wilson
 from posenc.results.statistics.shared_variance import predicted_variances
 
 
-def sample(nats, targets=None, sizes=None, start=0):
+def sample(nats, targets=None, sizes=None, start=0, is_reversed=False):
     """Return sums of documents numbered from `start`, by default with ten targets and twenty bytes each."""
     count = len(nats)
-    return {
+    sums = {
         "document": list(range(start, start + count)),
         "nats": list(nats),
         "targets": targets or [10] * count,
         "bytes": sizes or [20] * count,
     }
+    if is_reversed:
+        sums = {column: values[::-1] for column, values in sums.items()}
+    return Sample.of(sums)
 
 
 def bits(values, size=100.0):
     """Return the sums of documents of these bits per byte, each with as many bytes."""
     return sample([value * size * math.log(2) for value in values], sizes=[size] * len(values))
-
-
-def reverse(sums):
-    """Return the same documents in the opposite order."""
-    return {column: values[::-1] for column, values in sums.items()}
 
 
 def half_width(interval):
@@ -86,8 +84,8 @@ def test_a_difference_over_eight_documents_has_a_value_without_an_interval():
 @pytest.mark.parametrize(("per", "expected"), [("targets", 12 / 40), ("bytes", 12 / (80 * math.log(2)))])
 def test_a_difference_divides_once_and_aligns_documents(per, expected):
     larger = sample([12.0, 40.0], targets=[10, 30], sizes=[20, 60])
-    smaller = sample([10.0, 30.0], targets=[10, 30], sizes=[20, 60])
-    estimate = difference([(larger, reverse(smaller))], per)
+    smaller = sample([10.0, 30.0], targets=[10, 30], sizes=[20, 60], is_reversed=True)
+    estimate = difference([(larger, smaller)], per)
     assert estimate.value == pytest.approx(expected)
 
 
@@ -100,7 +98,7 @@ NOISE = np.random.default_rng(0).normal(15, 4, 40)
 
 
 def test_pairing_removes_what_both_share():
-    estimate = difference([(sample(NOISE + 2), reverse(sample(NOISE)))], "targets")
+    estimate = difference([(sample(NOISE + 2), sample(NOISE, is_reversed=True))], "targets")
     low, high = estimate.interval()
     assert estimate.value == pytest.approx(0.2)
     assert high - low < 1e-9
@@ -108,8 +106,8 @@ def test_pairing_removes_what_both_share():
 
 def test_shared_documents_are_cut_out_of_both():
     first, second = on_shared_documents([sample(NOISE), sample(NOISE[5:], start=5)])
-    assert first["document"] == list(range(5, 40))
-    assert first == second
+    assert first.document.tolist() == list(range(5, 40))
+    assert first.nats.tolist() == second.nats.tolist()
 
 
 def test_without_shared_documents_nothing_is_left():
@@ -146,13 +144,14 @@ ALIKE = {  # three documents of each folder, which are the same
     "document": list(range(75)),
     "nats": list(np.repeat(FOLDERS, 3)),
     "targets": [10.0] * 75,
+    "bytes": [20.0] * 75,
 }
 ZERO = ALIKE | {"nats": [0.0] * 75}
 HALF_BY_GROUP = stats.t.ppf(0.975, 24) * FOLDERS.std(ddof=1) / 50  # ten targets; the root of 25 folders
 
 
 def half_of_difference(first, second):
-    return half_width(difference([(first, second)], "targets").interval())
+    return half_width(difference([(Sample.of(first), Sample.of(second))], "targets").interval())
 
 
 def test_groups_are_the_units_of_a_difference():
@@ -173,6 +172,11 @@ def test_below_twenty_groups_documents_are_the_units():
 def test_groups_are_the_units_of_an_interval():
     interval = ratio_interval(ALIKE["nats"], ALIKE["targets"], GROUPS["group"])
     assert half_width(interval) == pytest.approx(HALF_BY_GROUP)
+
+
+def test_an_interval_takes_arrays_as_well():
+    columns = ALIKE["nats"], ALIKE["targets"], GROUPS["group"]
+    assert ratio_interval(*map(np.array, columns)) == ratio_interval(*columns)
 
 
 def test_groups_are_the_units_of_a_records_interval():

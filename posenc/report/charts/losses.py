@@ -278,7 +278,7 @@ def context_axis(columns: Sequence[Column], name: str) -> alt.Axis:
         title=f"{name} ({unit})",
         grid=False,
         values=ticks,
-        # The expression holds numbers alone. Names of rows never get into one (see chart.py).
+        # The expression holds numbers alone. Names of rows never get into one (see base.py).
         labelExpr=f"{json.dumps(labels)}[toString(datum.value)]",
         labelFlush=False,
         labelOverlap=True,

@@ -26,15 +26,15 @@ def _recall_squares(panel: Panel, names: RowNames) -> Iterator[Square]:
         recall = RECALL.of(row)
         if recall is None:
             continue
-        training_pairs = {cell.pairs for cell in recall.cells if cell is not None}
+        training_pairs = {cell.place.pairs for cell in recall.cells if cell is not None}
         title = f"{names.name(row)}, {panel.title}" if panel.title else names.name(row)
         for cell in recall.grid:
             # Other numbers of pairs have the same window and distance, and a square has room for one number.
-            if cell.pairs in training_pairs:
+            if cell.place.pairs in training_pairs:
                 yield Square(
                     panel=title,
-                    row=str(cell.window),
-                    column=str(cell.distance),
+                    row=str(cell.place.window),
+                    column=str(cell.place.distance),
                     meaning="recall",
                     text=percent_text(cell).removesuffix("%"),
                     shade=short_number(cell.accuracy),

@@ -18,7 +18,7 @@ from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPar
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.numbers import printed_change
-from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN, short_verdict
+from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN
 
 if TYPE_CHECKING:
     from posenc.report.charts.base import Chart, Panel, RowNames
@@ -78,11 +78,11 @@ def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
 def _verdict_text(comparison: Comparison, row: Row, cell: Cell) -> str:
     # An undertrained row loses little past T because it has learned little, so that `same` would flatter it.
     # The CSV keeps the word, and marks the row in the column `undertrained`.
-    return "" if row.undertrained else short_verdict(cell.verdict or "")
+    return "" if row.undertrained else cell.verdict_word
 
 
 def _verdict_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
-    return {"verdict": cell.verdict}
+    return {"verdict": None if cell.verdict is None else str(cell.verdict)}
 
 
 def _loss_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:

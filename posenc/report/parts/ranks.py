@@ -5,7 +5,7 @@ from __future__ import annotations
 from posenc.report.cell_texts import versus_text
 from posenc.report.parts.base import CellColumn, CsvFields, ReportPart, with_interval
 from posenc.report.tables import BEST, TIED
-from posenc.results.beside.recall import SAME_RECALL
+from posenc.results.beside.recall_ranks import SAME_RECALL
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Row
 from posenc.results.statistics.ranking import Versus

@@ -30,11 +30,10 @@ from posenc.results.beside.base import LEARNED
 from posenc.results.beside.recall import (
     HORIZON_SHARE,
     RECALL,
-    RecallCell,
-    RowRecall,
     TableRecall,
     learning_of,
 )
+from posenc.results.beside.recall_cells import RecallCell, RowRecall
 from posenc.results.comparison import Comparison, Row
 
 if TYPE_CHECKING:
@@ -63,11 +62,11 @@ def _recall_fields(recall: RowRecall, cell: RecallCell) -> Line:
     return {
         "protocol": RECALL.protocol,
         "target_set": None,  # windows are counted instead
-        "multiple": cell.multiple,
-        "window": cell.window,
+        "multiple": cell.place.multiple,
+        "window": cell.place.window,
         "seeds": cell.seeds,
-        "distance": cell.distance,
-        "pairs": cell.pairs,
+        "distance": cell.place.distance,
+        "pairs": cell.place.pairs,
         "windows": cell.windows,
         "recall": cell.accuracy,
         "recall_sd": cell.spread,

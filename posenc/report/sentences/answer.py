@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from posenc.core.errors import plural, visible
@@ -23,7 +22,6 @@ from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison, Header, Row
 from posenc.results.numbers import printed_change
-from posenc.results.statistics.verdicts import short_verdict
 
 NOTHING_YET = "No run has a number yet."
 UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}
@@ -110,17 +108,15 @@ def _row_answer(row: Row, header: Header) -> str:
     if last is not first:
         clauses.append(f"{_short_change(last, metric)} at {length_text(last.multiple)}")
     sentence = f"{_outcome(last)} at {length_text(last.multiple)}: {', '.join(clauses)}"
-    # The reason is a part of the verdict's word, as JSON has it (statistics/verdicts.py).
-    needs = re.search(r"\(needs (.*)\)", last.verdict or "")
-    if needs:
-        sentence += f"; {needs[1]} would help"
+    if last.verdict is not None and last.verdict.needs is not None:
+        sentence += f"; more {last.verdict.needs} would help"
     if row.breaks is not None and any(row.breaks.breaks_at):
         sentence += f"; breaks at {breaks_text(row.breaks)}"
     return f"{sentence}."
 
 
 def _outcome(cell: Cell) -> str:
-    verb = VERBS[short_verdict(cell.verdict or "")]
+    verb = VERBS[cell.verdict_word]
     return verb.one.capitalize()
 
 
@@ -210,7 +206,7 @@ def _verdict_answer(comparison: Comparison, last: int) -> str:
     # One seed of each encoding ranks what five do not (docs/reading-the-numbers.md), so that such rows are
     # not counted together with rows of three seeds.
     counted = [row for row in trained if row.cells[last].seeds >= ENOUGH_SEEDS] or trained
-    rows_and_words = [(row, short_verdict(row.cells[last].verdict or "")) for row in counted]
+    rows_and_words = [(row, row.cells[last].verdict_word) for row in counted]
     start = f"At {length_text(multiple)}"
     if len(counted) < len(trained):
         start += f", of {plural(len(counted), 'row')} with {ENOUGH_SEEDS} or more seeds,"

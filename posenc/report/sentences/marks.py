@@ -9,7 +9,8 @@ from posenc.report.sentences.recall import farthest_recalls, rows_of_unresolved_
 from posenc.report.sentences.shared import is_recall_only, length_name, lengths_by_names
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import names_text
-from posenc.results.beside.recall import RECALL, SAME_RECALL
+from posenc.results.beside.recall import RECALL
+from posenc.results.beside.recall_ranks import SAME_RECALL
 from posenc.results.comparison import Comparison
 from posenc.results.statistics.verdicts import SAME_MARGIN
 

@@ -10,11 +10,11 @@ from posenc.report.sentences.settling import Rival, what_settles
 from posenc.report.texts import MOST_NAMED, learning_text, length_text, names_text, percent_text, row_label
 from posenc.results.beside.recall import (
     RECALL,
-    RecallCell,
     did_not_learn_to_recall,
     farthest_recall_of,
     learning_of,
 )
+from posenc.results.beside.recall_cells import RecallCell
 from posenc.results.comparison import Comparison, Row
 
 # That draw found 25% with a model of which others found 12, 14 and 15% (docs/reading-the-numbers.md), so it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from posenc.core.errors import plural
 from posenc.report.texts import row_label
-from posenc.results.beside.recall import RecallCell
+from posenc.results.beside.recall_cells import RecallCell
 from posenc.results.cells import Cell
 from posenc.results.comparison import Row
 from posenc.results.statistics.ranking import Versus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -88,6 +89,19 @@ def by_rising_window(members: Sequence[Member]) -> list[Measurement]:
     """Return the measurements of all seeds, shorter windows first."""
     measurements = [measurement for member in members for measurement in member.by_multiple.values()]
     return sorted(measurements, key=lambda measurement: measurement.multiple)
+
+
+def by_window(
+    members: Sequence[Member], numbers: NumbersBeside[RecordT, Any, Any]
+) -> list[list[Measurement]]:
+    """Return the seeds' measurements that have the numbers, a list for each window, shorter windows first."""
+    of_windows: dict[int, list[Measurement]] = defaultdict(list)
+    for member in members:
+        for measurement in member.measurements:
+            # A record with a note instead of a number, such as `oom`, has nothing to average.
+            if numbers.measured(measurement) is not None and measurement.nats is not None:
+                of_windows[measurement.window].append(measurement)
+    return [measurements for _, measurements in sorted(of_windows.items())]
 
 
 @functools.cache

@@ -13,7 +13,6 @@ longest window W. Reasons are directions to look in, not proofs: only the first 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -23,7 +22,7 @@ from annotated_types import MinLen
 from pydantic import AfterValidator
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
-from posenc.results.beside.base import NumbersBeside, TableBeside
+from posenc.results.beside.base import NumbersBeside, TableBeside, by_window
 from posenc.results.checks import check_aligned
 from posenc.results.measurements import Measurement, Member
 from posenc.results.statistics.documents import Number
@@ -143,7 +142,7 @@ def _rows_of(table: TableBeside) -> list[RowDispersion | None]:
     """Return what attention does in each row, with the reasons of the rows that collapse."""
     rows = []
     for members, cells in zip(table.rows, table.cells, strict=True):
-        collapsed_at = {cell.multiple for cell in cells if cell.verdict == COLLAPSED_WORD}
+        collapsed_at = {cell.multiple for cell in cells if cell.verdict_word == COLLAPSED_WORD}
         rows.append(dispersion_of_row(members, collapsed_at))
     return rows
 
@@ -159,13 +158,7 @@ def dispersion_of_row(members: Sequence[Member], collapsed_at: Collection[float]
     Only a row that collapses in the longest window of this protocol gets reasons: they are of that window.
     `collapsed_at` are the windows in which it collapses, as multiples of T.
     """
-    by_window: dict[int, list[Measurement]] = defaultdict(list)
-    for member in members:
-        for measurement in member.measurements:
-            # A record with a note instead of a number, such as `oom`, has no attention to average either.
-            if DISPERSION.measured(measurement) is not None and measurement.nats is not None:
-                by_window[measurement.window].append(measurement)
-    cells = tuple(_cell_of(measured) for _, measured in sorted(by_window.items()))
+    cells = tuple(_cell_of(measured) for measured in by_window(members, DISPERSION))
     if not cells:
         return None
     # Made twice, since the reasons need the share of far positions, which is a property of a whole row.

@@ -105,7 +105,7 @@ def _whole_of(table: TableBeside) -> TableExact | None:
 
 
 def _rows_of(table: TableBeside) -> list[RowExact | None]:
-    return [_exact_of(members, LEARNED, table.multiples) for members in table.rows]
+    return [_exact_of(members, table.multiples) for members in table.rows]
 
 
 # Numbers beside the loss are what a protocol measures in addition to it. These have a table of their own and
@@ -115,12 +115,12 @@ EXACT: NumbersBeside[ExactCounts, RowExact, TableExact] = NumbersBeside(
 )
 
 
-def _exact_of(members: Sequence[Member], level: float, multiples: Sequence[float]) -> RowExact | None:
+def _exact_of(members: Sequence[Member], multiples: Sequence[float]) -> RowExact | None:
     """Return the answers of a row; None if no seed has any in windows of T."""
     measured = [member for member in members if _within(member) is not None]
     if not measured:
         return None
-    learned = [member for member in measured if _has_learned(member, level)]
+    learned = [member for member in measured if _has_learned(member)]
     # A run that diverged did not learn. One that was stopped may still learn, so it counts as missing.
     diverged = sum(member.run.state == DIVERGED for member in members)
     seeds = len(measured) + diverged
@@ -142,10 +142,11 @@ def _within(member: Member) -> ExactCounts | None:
     return None if member.crop_line is None else EXACT.measured(member.crop_line)
 
 
-def _has_learned(member: Member, level: float) -> bool:
+def _has_learned(member: Member) -> bool:
+    """Tell whether enough answers of a run as trained are wholly right in windows of T."""
     answers = _within(member)
     assert answers is not None
-    return 100 * answers["right"] / answers["instances"] >= level - ROUNDING
+    return 100 * answers["right"] / answers["instances"] >= LEARNED - ROUNDING
 
 
 def _cell(members: Sequence[Member], multiple: float) -> ExactCell | None:

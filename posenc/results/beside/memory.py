@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -12,7 +11,7 @@ from annotated_types import MinLen
 from pydantic import AfterValidator
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
-from posenc.results.beside.base import NumbersBeside, TableBeside
+from posenc.results.beside.base import NumbersBeside, TableBeside, by_window
 from posenc.results.checks import check_aligned
 from posenc.results.measurements import Measurement, Member
 from posenc.results.records import JsonInterval
@@ -104,15 +103,8 @@ MEMORY: NumbersBeside[MemoryByWindow, RowMemory, None] = NumbersBeside(
 
 def memory_of_row(members: Sequence[Member]) -> RowMemory | None:
     """Return the memory of a row, given as its members of the protocol; None without a number."""
-    by_window: dict[int, list[Measurement]] = defaultdict(list)
-    for member in members:
-        for measurement in member.measurements:
-            # A record with a note instead of a number, such as `oom`, has nothing to average.
-            if MEMORY.measured(measurement) is not None and measurement.nats is not None:
-                by_window[measurement.window].append(measurement)
-    if not by_window:
-        return None
-    return RowMemory(tuple(_cell_of(measured) for _, measured in sorted(by_window.items())))
+    cells = tuple(_cell_of(measured) for measured in by_window(members, MEMORY))
+    return RowMemory(cells) if cells else None
 
 
 def _cell_of(measured: Sequence[Measurement]) -> MemoryCell:

@@ -7,10 +7,11 @@ folders the standard error of RoPE's change at 8T was 1.45 times too small.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired
 
 from annotated_types import Ge, Gt, Lt
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
@@ -43,7 +44,57 @@ class PerDocument(TypedDict):
     group: NotRequired[list[Count]]  # of the document (folder, book), where the corpus has groups
 
 
-Sample = Mapping[str, Any]  # a PerDocument, or its columns as arrays
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The sums of a PerDocument as arrays, (D,) each, by rising document. `Sample.of` makes one."""
+
+    document: np.ndarray  # int64
+    nats: np.ndarray  # float64
+    # Counts are floats as well: they only divide, and a sum of integers could overflow.
+    targets: np.ndarray
+    bytes: np.ndarray
+    group: np.ndarray | None = None  # int64; None where the corpus has no groups
+
+    @classmethod
+    def of(cls, sums: PerDocument) -> Sample:
+        """Return the sums by document as arrays."""
+        import numpy as np
+
+        document = np.asarray(sums["document"], dtype=np.int64)
+        group = np.asarray(sums["group"], dtype=np.int64) if "group" in sums else None
+        sample = cls(
+            document=document,
+            nats=np.asarray(sums["nats"], dtype=np.float64),
+            targets=np.asarray(sums["targets"], dtype=np.float64),
+            bytes=np.asarray(sums["bytes"], dtype=np.float64),
+            group=group,
+        )
+        # Samples are paired by place in these arrays. posenc writes sorted documents, but a file of others
+        # may not be.
+        is_sorted = bool((document[:-1] <= document[1:]).all())
+        return sample if is_sorted else sample.at(np.argsort(document))
+
+    def at(self, places: np.ndarray) -> Sample:
+        """Return the documents at these places (indices, or whether each document stays), in their order."""
+        return Sample(
+            document=self.document[places],
+            nats=self.nats[places],
+            targets=self.targets[places],
+            bytes=self.bytes[places],
+            group=None if self.group is None else self.group[places],
+        )
+
+    @functools.cached_property  # a sample is divided again for each row that it is compared with
+    def has_enough_groups(self) -> bool:
+        """Tell whether it names at least MIN_GROUPS groups of documents, which then are its units."""
+        return _are_enough(self.group)
+
+
+def _are_enough(group: np.ndarray | None) -> bool:
+    """Tell whether there are at least MIN_GROUPS groups."""
+    import numpy as np
+
+    return group is not None and len(np.unique(group)) >= MIN_GROUPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,23 +115,23 @@ def ratio_of(sample: Sample, per: Per, by_group: bool = False) -> Ratio:
 
     Raises ValueError where the counts are 0 (a probe of random tokens has no bytes).
     """
+    group = sample.group if by_group else None
+    if per == "targets":
+        return _divided(sample.nats, sample.targets, group, per)
+    return _divided(sample.nats, sample.bytes, group, per, scale=math.log(2))
+
+
+def _divided(
+    sums: np.ndarray, counts: np.ndarray, group: np.ndarray | None, per: Per, scale: float = 1.0
+) -> Ratio:
+    """Return sum(sums) / (scale sum(counts)) over documents, or over the groups that `group` names."""
     import numpy as np
 
-    sums: np.ndarray = np.asarray(sample["nats"], dtype=np.float64)
-    counts: np.ndarray = np.asarray(sample[per], dtype=np.float64)
-    documents = sample["document"]
-    if by_group:
-        _, inverse = np.unique(np.asarray(sample["group"]), return_inverse=True)
+    if group is not None:
+        _, inverse = np.unique(group, return_inverse=True)
         sums = np.bincount(inverse, weights=sums)
         counts = np.bincount(inverse, weights=counts)
-    # Samples are paired by place in these lists. posenc writes sorted documents, but a file of others may
-    # not be.
-    elif documents != sorted(documents):
-        order = np.argsort(np.asarray(documents))  # each document comes once
-        sums = sums[order]
-        counts = counts[order]
-    if per == "bytes":
-        counts = counts * math.log(2)
+    counts = counts * scale
     total = sums.sum()
     size = counts.sum()
     if not size > 0:
@@ -96,7 +147,7 @@ def ratio_of(sample: Sample, per: Per, by_group: bool = False) -> Ratio:
 
 def ratios_of(samples: Sequence[Sample], per: Per) -> list[Ratio]:
     """Return their ratios by group where every sample names at least MIN_GROUPS, else by document."""
-    by_group = all(len(set(sample.get("group") or ())) >= MIN_GROUPS for sample in samples)
+    by_group = all(sample.has_enough_groups for sample in samples)
     return [ratio_of(sample, per, by_group) for sample in samples]
 
 
@@ -149,8 +200,12 @@ def ratio_interval(
     effective number, (sum c)^2 / sum c^2 - 1, because a few long documents carry most of the counts: with 30
     of log-normal length (sigma 1.5) a simulated 95% interval covered 92%, with n - 1 it covered 88%.
     """
-    sample = {"document": range(len(sums)), "nats": sums, "targets": counts, "group": groups}
-    (ratio,) = ratios_of([sample], "targets")
+    import numpy as np
+
+    sums_of_units: np.ndarray = np.asarray(sums, dtype=np.float64)
+    counts_of_units: np.ndarray = np.asarray(counts, dtype=np.float64)
+    group = None if groups is None else np.asarray(groups)
+    ratio = _divided(sums_of_units, counts_of_units, group if _are_enough(group) else None, "targets")
     documents = document_part([ratio])
     estimate = Estimate(
         value=ratio.value,
@@ -200,17 +255,13 @@ def difference_if_any(pairs: Sequence[tuple[Sample, Sample]], per: Per) -> Estim
 
 def on_shared_documents(samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples cut to the documents that all of them have; an empty list without such documents."""
-    lists = [sample["document"] for sample in samples]
+    import numpy as np
+
+    documents = [sample.document for sample in samples]
     # The usual case, for which the samples need not be copied: rows of one ranking scored the same targets.
-    if all(documents == lists[0] for documents in lists):
+    if all(np.array_equal(documents_of_sample, documents[0]) for documents_of_sample in documents):
         return list(samples)
-    shared = set(lists[0]).intersection(*lists)
-    if not shared:
+    shared = functools.reduce(np.intersect1d, documents)
+    if len(shared) == 0:
         return []
-    return [_on_documents(sample, shared) for sample in samples]
-
-
-def _on_documents(sample: Sample, documents: set[int]) -> Sample:
-    """Return a sample without all documents that are not among these."""
-    indices = [i for i, document in enumerate(sample["document"]) if document in documents]
-    return {key: [values[i] for i in indices] for key, values in sample.items()}
+    return [sample.at(np.isin(sample.document, shared)) for sample in samples]

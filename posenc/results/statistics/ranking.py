@@ -34,7 +34,7 @@ from posenc.results.statistics.shared_variance import (
     predicted_variances,
     shared_variances,
 )
-from posenc.results.statistics.verdicts import SAME_MARGIN
+from posenc.results.statistics.verdicts import SAME_MARGIN, Needs
 
 # From what the variance over seeds of a row is known:
 # welch      its own seeds
@@ -45,7 +45,6 @@ Method = Literal["welch", "moderated", "predicted", "documents"]
 # If the two rows of a difference have different methods, the one that comes first here is named.
 METHODS: tuple[Method, ...] = ("documents", "predicted", "welch", "moderated")
 Word = Literal["best", "tied", "unresolved", "above", "below"]
-Needs = Literal["seeds", "documents"]
 Samples = Mapping[int, Sample]  # of a row, by seed
 Pairs = Mapping[int, tuple[Sample, Sample]]  # of a row, by seed: at a window, and at its crop line
 
@@ -269,7 +268,7 @@ def _unit(samples: Iterable[Sample], metric: str) -> float:
     sample = next(iter(samples), None)
     if metric == "bpb" or sample is None:
         return 1.0
-    return math.log(2) * sum(sample["bytes"]) / sum(sample["targets"])
+    return math.log(2) * float(sample.bytes.sum()) / float(sample.targets.sum())
 
 
 def _scaled(interval: Interval | None, unit: float) -> Interval | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from posenc.results.statistics.documents import difference
+from posenc.results.statistics.documents import Sample, difference
 from simulations.printing import holds, percent, print_table
 
 
@@ -16,14 +17,9 @@ def change_covers_zero(sizes: np.ndarray, effect: np.ndarray, groups: np.ndarray
 
     `effect` is the change of each document, in bits per byte.
     """
-    at_t: dict[str, object] = {
-        "document": list(range(len(sizes))),
-        "bytes": sizes,
-        "nats": np.zeros(len(sizes)),
-    }
-    if groups is not None:
-        at_t["group"] = groups.tolist()
-    far = {**at_t, "nats": effect * sizes * math.log(2)}
+    documents = np.arange(len(sizes))
+    at_t = Sample(documents, np.zeros(len(sizes)), targets=sizes, bytes=sizes, group=groups)
+    far = replace(at_t, nats=effect * sizes * math.log(2))
     return holds(difference([(far, at_t)], "bytes").interval(), 0.0)
 
 

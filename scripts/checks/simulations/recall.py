@@ -9,15 +9,8 @@ import numpy as np
 from numpy.random import Generator
 from scipy.special import ndtr, ndtri
 
-from posenc.results.beside.recall import (
-    SAME_RECALL,
-    Place,
-    RecallCell,
-    SeedRecall,
-    _with_ranks,  # what a column of the table is ranked by; the public way asks for records of runs
-    cell_of,
-    is_below,
-)
+from posenc.results.beside.recall_cells import Place, RecallCell, SeedRecall, cell_of
+from posenc.results.beside.recall_ranks import SAME_RECALL, is_below, with_ranks
 from posenc.results.statistics.intervals import CONFIDENCE
 from posenc.results.statistics.proportions import clopper_pearson
 from simulations.printing import holds, percent, print_table
@@ -121,7 +114,7 @@ def check_marks(experiments: int) -> None:
                 # If every row has one seed, ranks are promised for these models alone.
                 truth = np.array([share[0] for share in shares]) if seeds == 1 else means
                 cells = {index: recall_cell(rng, share) for index, share in enumerate(shares)}
-                ranked = _with_ranks(cells)
+                ranked = with_ranks(cells)
                 best = next(index for index, cell in ranked.items() if cell.rank == "best")
                 lead = truth[best] - truth  # by how much each row is truly behind the one with the mark
                 words = [ranked[index].rank for index in range(size)]

@@ -69,18 +69,18 @@ def mean_loss(row: Samples, per: str = "bytes") -> float:
 def simulate(rng: Generator, rows: Sequence[Samples], shifts: np.ndarray, seeds: int) -> list[Samples]:
     """Return new seeds of the rows on new documents, each row moved by its shift in bits per byte."""
     first = next(iter(rows[0].values()))
-    count = len(first["document"])
-    documents = list(range(count))
+    count = len(first.document)
+    documents = np.arange(count)
     drawn = rng.integers(count, size=count)
     simulated = []
     for row, shift in zip(rows, shifts, strict=True):
         samples = list(row.values())
-        sizes = np.asarray(samples[0]["bytes"], dtype=float)[drawn]
-        nats = np.mean([sample["nats"] for sample in samples], axis=0)[drawn]
+        sizes = samples[0].bytes[drawn]
+        nats = np.mean([sample.nats for sample in samples], axis=0)[drawn]
         errors = shift + rng.normal(0, np.std(losses_of(row), ddof=1), seeds)
         simulated.append(
             {
-                seed: {"document": documents, "nats": nats + error * sizes * math.log(2), "bytes": sizes}
+                seed: Sample(documents, nats + error * sizes * math.log(2), targets=sizes, bytes=sizes)
                 for seed, error in enumerate(errors)
             }
         )
@@ -128,9 +128,9 @@ def _changing_row(name: str, at_t: Samples, far: Samples) -> ChangingRow:
     first = next(iter(at_t.values()))
     return ChangingRow(
         name=name,
-        bytes=np.asarray(first["bytes"], dtype=float),
-        nats_at_t=np.mean([sample["nats"] for sample in at_t.values()], axis=0),
-        nats_far=np.mean([sample["nats"] for sample in far.values()], axis=0),
+        bytes=first.bytes,
+        nats_at_t=np.mean([sample.nats for sample in at_t.values()], axis=0),
+        nats_far=np.mean([sample.nats for sample in far.values()], axis=0),
         change=float(changes.mean()),
         spread_at_t=float(losses_at_t.std(ddof=1)),
         spread_of_change=float(changes.std(ddof=1)),
@@ -156,7 +156,7 @@ def simulate_changes(
 ) -> list[SimulatedChanges]:
     """Return new seeds of the rows on new documents. Each row has a new true change, in bits per byte."""
     count = len(rows[0].bytes)
-    documents = list(range(count))
+    documents = np.arange(count)
     drawn = rng.integers(count, size=count)  # the same for all rows, which are measured on the same documents
     simulated = []
     for row, true_change in zip(rows, true_changes, strict=True):
@@ -170,8 +170,8 @@ def simulate_changes(
             shift = errors_at_t[seed] + changes[seed] - row.change
             far = row.nats_far[drawn] + shift * nats_a_bit
             pairs[seed] = (
-                {"document": documents, "nats": far, "bytes": sizes},
-                {"document": documents, "nats": at_t, "bytes": sizes},
+                Sample(documents, far, targets=sizes, bytes=sizes),
+                Sample(documents, at_t, targets=sizes, bytes=sizes),
             )
         simulated.append(SimulatedChanges(pairs, changes))
     return simulated

@@ -17,7 +17,6 @@ from posenc.results.statistics.verdicts import (
     SAME_MARGIN,
     SAME_WORD,
     WORSE_WORD,
-    short_verdict,
     verdict,
 )
 from simulations.printing import holds, percent, print_table
@@ -81,7 +80,7 @@ def judge(rng: Generator, case: Case, seeds: int) -> list[Judged]:
     simulated_rows = simulate_changes(rng, rows, [true_change] * len(rows), seeds, case.errors)
     for row, simulated in zip(rows, simulated_rows, strict=True):
         estimate = difference(list(simulated.pairs.values()), "bytes")
-        word = short_verdict(verdict(estimate))
+        word = verdict(estimate).word
         change_of_model = float(simulated.true_changes.mean())
         judged.append(
             Judged(

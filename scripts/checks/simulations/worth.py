@@ -14,7 +14,7 @@ from numpy.random import Generator
 
 from posenc.results.discovery import load_runs
 from posenc.results.headroom import Recovered, TwoLosses, long_trained, share_of
-from posenc.results.statistics.documents import Ratio, ratios_of
+from posenc.results.statistics.documents import Ratio, Sample, ratios_of
 from simulations.printing import holds, percent, print_table
 from simulations.study import STUDY, study_columns
 
@@ -86,16 +86,16 @@ def recorded_documents() -> Documents:
     long_near = []
     long_far = []
     for reference in references:
-        near_sums = reference.by_window[window].sums
-        far_sums = reference.at_own_length.sums
-        assert near_sums is not None
-        assert far_sums is not None
-        long_near.append(near_sums["nats"])
-        long_far.append(far_sums["nats"])
+        near_sample = reference.by_window[window].sample
+        far_sample = reference.at_own_length.sample
+        assert near_sample is not None
+        assert far_sample is not None
+        long_near.append(near_sample.nats)
+        long_far.append(far_sample.nats)
     return Documents(
-        targets=np.asarray(near[0]["targets"], dtype=float),
-        short_near=np.mean([sample["nats"] for sample in near], axis=0),
-        short_far=np.mean([sample["nats"] for sample in far], axis=0),
+        targets=near[0].targets,
+        short_near=np.mean([sample.nats for sample in near], axis=0),
+        short_far=np.mean([sample.nats for sample in far], axis=0),
         long_near=np.mean(long_near, axis=0),
         long_far=np.mean(long_far, axis=0),
     )
@@ -113,18 +113,18 @@ class Model:
 
 def simulate_seeds(
     rng: Generator, model: Model, targets: np.ndarray, seeds: int
-) -> tuple[list[dict[str, object]], list[dict[str, object]], np.ndarray]:
+) -> tuple[list[Sample], list[Sample], np.ndarray]:
     """Return the near and the far sample of each new seed, and the error of its gain."""
     errors_near = SPREAD_AT_T * rng.normal(size=seeds)
     errors_of_gain = model.spread_of_gain * rng.normal(size=seeds)
-    documents = list(range(len(targets)))
+    documents = np.arange(len(targets))
     near = []
     far = []
     for seed in range(seeds):
         nats_near = model.near + errors_near[seed] * targets
         shift = model.shift_far + errors_near[seed] - errors_of_gain[seed]
-        near.append({"document": documents, "nats": nats_near, "targets": targets})
-        far.append({"document": documents, "nats": model.far + shift * targets, "targets": targets})
+        near.append(Sample(documents, nats_near, targets, bytes=targets))
+        far.append(Sample(documents, model.far + shift * targets, targets, bytes=targets))
     return near, far, errors_of_gain
 
 
