@@ -217,10 +217,8 @@ def _gigabytes(size: float) -> str:
 # --- time
 
 
-def fit_to_time(
-    job: Job, limits: FitLimits, extend: ExtendRequest, model_key: Sequence[object]
-) -> Evaluation:
-    """Return the evaluation of as much as takes about `max_minutes`: fewer targets, fewer windows of needle.
+def fit_to_time(job: Job, limits: FitLimits, model_key: Sequence[object]) -> Fit:
+    """Return as much as takes about `max_minutes`: fewer targets, fewer windows of needle.
 
     If hardly a window of the longest length would be left, shorter lengths are measured, where the user left
     them open. The choice is kept in the cache, for models with this key: it names what decides the time of a
@@ -232,8 +230,7 @@ def fit_to_time(
     fit = _fit(job, limits) if stored is None else Fit(**stored)
     if stored is None:
         _keep(path, fit)
-    settings = fit.applied(job.evaluation.settings)
-    return resolve_evaluation(settings, job.settings.context_length, extend)
+    return fit
 
 
 def _key_of_fit(job: Job, model_key: Sequence[object]) -> list[object]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir, expanded, load_yaml
+from posenc.core.quantities import duration
 from posenc.data import build_tokenizer, stored_tokenizer
 from posenc.evaluation.lengths import nearest_length
 from posenc.evaluation.models.configurations import (
@@ -436,7 +437,9 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence
     # The user gave every number, so there is nothing to choose.
     if not limits.open_counts:
         return job
-    evaluation = fit_to_time(job, limits, settings.extend, model_key)
+    fit = fit_to_time(job, limits, model_key)
+    fitted_settings = fit.applied(job.evaluation.settings)
+    evaluation = resolve_evaluation(fitted_settings, job.settings.context_length, settings.extend)
     unfitted_values = flattened(job.evaluation.settings.plain())
     fitted_values = flattened(evaluation.settings.plain())
     chosen = " ".join(f"eval.{key}={fitted_values[key]}" for key in limits.open_counts)
@@ -444,11 +447,15 @@ def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence
     note = f"chosen     {chosen}, up to {longest}, by eval.max_minutes={limits.max_minutes:g}"
     has_fewer = any(fitted_values[key] != unfitted_values[key] for key in limits.open_counts)
     is_shorter = evaluation.lengths.longest < job.evaluation.lengths.longest
+    notes = list(job.notes)
     # Where nothing had to be lowered, there is nothing to say.
-    was_lowered = has_fewer or is_shorter
-    notes = (*job.notes, note) if was_lowered else job.notes
+    if has_fewer or is_shorter:
+        notes.append(note)
+    if fit.minutes > limits.max_minutes:
+        least = f"the least takes about {duration(60 * fit.minutes)}"
+        notes.append(f"time       {least}: ask for fewer lengths or protocols")
     fitted = job.settings.with_changes(eval=evaluation.settings)
-    return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=notes)
+    return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=tuple(notes))
 
 
 def default_data() -> DataSettings:

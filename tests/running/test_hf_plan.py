@@ -540,7 +540,12 @@ def test_fewer_minutes_are_fewer_windows_of_needle(plan):
     job = plan(*NEEDLE, "eval.max_minutes=0.001")
     windows = job.evaluation.settings.protocol_parameters["needle"]["windows"]
     assert 1 <= windows < 64
-    assert job.notes[-1] == f"chosen     eval.needle.windows={windows}, up to 16x, by eval.max_minutes=0.001"
+    assert f"chosen     eval.needle.windows={windows}, up to 16x, by eval.max_minutes=0.001" in job.notes
+
+
+def test_a_limit_that_the_least_exceeds_is_said(plan):
+    note = plan(*NEEDLE, "eval.max_minutes=1e-7").notes[-1]
+    assert re.fullmatch(r"time       the least takes about \S.*: ask for fewer lengths or protocols", note)
 
 
 def test_the_time_of_needle_is_about_what_was_asked_for(plan):
