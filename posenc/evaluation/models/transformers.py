@@ -64,6 +64,7 @@ from posenc.evaluation.models.transformers_attention import AttentionParts, atte
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
 TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of positions in models
 TRIAL_TOKENS = 8  # of the pass that finds out which module's hidden states become logits
+OTHER_IN_CHUNKS = ("moshi",)  # beyond its local window; a short text in chunks does not show it
 CHUNKS_TOLERANCE = 0.3  # of the spread of logits; in bf16 and eight bits other products round differently
 TRIAL_TOLERANCE = 0.01  # of the spread of logits; those of another module are off by as much as the spread
 USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
@@ -349,6 +350,8 @@ class TransformersModel(CallableModel):
         by_window = [name for name in scaled_types(self.config) if name in (DYNAMIC, LONGROPE)]
         if not self.has_decoder:
             return f"{self.config.model_type} has no part that returns hidden states"
+        if self.config.model_type in OTHER_IN_CHUNKS:
+            return f"{self.config.model_type} sees other tokens of earlier chunks than of a whole pass"
         if "past_key_values" not in parameters or is_stateful:
             return f"{self.config.model_type} keeps another state than keys and values of earlier tokens"
         if by_window and self.rotates:
