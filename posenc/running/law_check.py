@@ -125,7 +125,7 @@ def check_foreign_encoding(settings: RunSettings) -> None:
         return  # the training fails as well, and its error names the line
     if change > 0:
         problem = f"sees later tokens: logits move by {change:.2g} when only later tokens differ"
-        hint = "its losses would not be those of predictions; posenc check encoding=... says more"
+        hint = "its losses would be too low; posenc check encoding=./FILE.py says more"
         raise UserError("encoding", subject.name, problem, hint=hint)
 
 
