@@ -60,7 +60,7 @@ class Cell:
     change_ci95: Interval | None = None  # over documents, for one seed: says nothing of other seeds
     seeds: int = 0  # how many the mean is over
     note: str | None = None
-    verdict: ChangeVerdict | None = field(default=None, metadata=TEXT_IN_JSON)  # null if it is not rankable
+    verdict: ChangeVerdict | None = field(default=None, metadata=TEXT_IN_JSON)  # on the change, if rankable
     verdict_change: float | None = None  # the change in bits per byte, whatever the metric
     verdict_ci95: Interval | None = None  # over seeds and documents; for one seed over documents
     versus_best: Versus | None = None  # its mean compared with the lowest mean of the column
