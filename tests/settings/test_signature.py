@@ -115,7 +115,7 @@ def test_only_keyword_parameters_are_settings() -> None:
 
 def test_a_missing_key_is_named() -> None:
     without_count = {key: value for key, value in GOOD.items() if key != "count"}
-    with pytest.raises(UserError, match="missing") as caught:
+    with pytest.raises(UserError, match="has no default and no value") as caught:
         check_arguments(function, without_count, "group")
     assert caught.value.key == "group.count"
 

@@ -192,7 +192,7 @@ def test_a_yaml_has_the_keys_that_its_tracker_takes(all_installed, name):
 def test_a_yaml_has_every_key_that_its_tracker_takes(all_installed, name, key):
     values = shipped(name).plain()
     del values[key]
-    with pytest.raises(UserError, match="missing"):
+    with pytest.raises(UserError, match="has no default and no value"):
         check_tracking(TrackingSettings.model_validate(values))
 
 
