@@ -42,7 +42,6 @@ def _wrapped_line(line: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
         replace_whitespace=False,
-        drop_whitespace=True,
     )
 
 

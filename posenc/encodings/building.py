@@ -149,9 +149,7 @@ def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict
     source = source_hash(cls) if _is_foreign(cls) else None
     # The revision of foreign code as well, which its author may raise when a helper elsewhere changes.
     sources: dict[str, Any] = {"revision": cls.revision, "source": source}
-    parts: list[Mapping[str, Any]] = []
-    for key in part_parameters(cls):
-        parts += settings[key]
+    parts = _settings_of_parts(cls, settings)
     if parts:
         sources["parts"] = [sources_of(part, plugins) for part in parts]
     return sources
@@ -160,8 +158,16 @@ def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict
 def has_foreign_code(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> bool:
     """Tell whether the class of an encoding, or of one of its parts, is not one of posenc's."""
     cls = encoding_class(settings["name"], plugins)
-    parts = [part for key in part_parameters(cls) for part in settings[key]]
+    parts = _settings_of_parts(cls, settings)
     return _is_foreign(cls) or any(has_foreign_code(part, plugins) for part in parts)
+
+
+def _settings_of_parts(cls: type[Encoding], settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the settings of the encodings that are parts of another one; most have none."""
+    parts: list[Mapping[str, Any]] = []
+    for key in part_parameters(cls):
+        parts += settings[key]
+    return parts
 
 
 def _is_foreign(cls: type[Encoding]) -> bool:

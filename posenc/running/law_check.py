@@ -16,7 +16,7 @@ from posenc.encodings.base import Encoding
 from posenc.encodings.registry import encoding_class
 from posenc.laws import COMPARED, LAWS, Subject, Verdict, judge
 from posenc.laws.callables import given_encoding
-from posenc.laws.dependence import change_by_later_tokens
+from posenc.laws.dependence import VISIBLE_CHANGE, change_by_later_tokens
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.runs import encoding_name
 from posenc.running.checks import check_model
@@ -109,21 +109,20 @@ def prepare_subject(job: ComposedJob, like: dict[str, Any] | None = None) -> tup
 def check_foreign_encoding(settings: RunSettings) -> None:
     """Check an encoding that is not one of posenc's before it is trained, at the size of the laws.
 
-    Raises UserError if it sees later tokens, or if a hook returns another shape. A leak of the future would
-    make a low loss, which nothing shows afterwards.
+    Raises UserError if it sees later tokens, or if its `distance_bias` has another shape. A leak of the
+    future would make a low loss, which nothing shows afterwards.
     """
-    small = settings.with_changes(context_length=SHORT)
-    subject = subject_of(small)
+    subject = subject_of(settings.with_changes(context_length=SHORT))
     try:
-        model = subject.fresh().eval()
-    except UserError:
-        return  # it does not take so small a model, so that only the training can tell
+        model = subject.fresh()
+    except Exception:  # it does not take so small a model, so that only the training can tell
+        return
     check_distance_bias(model.encoding)
     try:
         change = change_by_later_tokens(model, SHORT)
     except Exception:  # an encoding may raise anything
         return  # the training fails as well, and its error names the line
-    if change > 0:
+    if change > VISIBLE_CHANGE:
         problem = f"sees later tokens: logits move by {change:.2g} when only later tokens differ"
         hint = "its losses would be too low; posenc check encoding=./FILE.py says more"
         raise UserError("encoding", subject.name, problem, hint=hint)
@@ -133,16 +132,16 @@ def check_distance_bias(encoding: Encoding) -> None:
     """Raise UserError if the hook `distance_bias` of an encoding returns another shape than (H, R)."""
     if "distance_bias" not in encoding.hooks:
         return
-    n_heads = encoding.shape.n_heads
     try:
-        bias = encoding.distance_bias(torch.arange(SHORT), 0)
+        shape = tuple(encoding.distance_bias(torch.arange(SHORT), 0).shape)
     except Exception:  # an encoding may raise anything
         return  # a law, or the training, names the line
+    n_heads = encoding.shape.n_heads
     expected = (n_heads, SHORT)
     # One row for all heads is taken as well.
-    if tuple(bias.shape) in (expected, (1, SHORT)):
+    if shape in (expected, (1, SHORT)):
         return
-    problem = f"distance_bias returns the shape {tuple(bias.shape)} for {SHORT} distances"
+    problem = f"distance_bias returns the shape {shape} for {SHORT} distances"
     allowed = f"{expected}: (H, R), a number for each of {n_heads} heads and each distance"
     raise UserError("encoding", encoding.name, problem, allowed=allowed)
 

@@ -8,16 +8,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Literal
 
 import torch
 
 from posenc.core.errors import UserError
 from posenc.core.machine import load_meter
 from posenc.model.decoder import Decoder
-from posenc.settings.tree import Precision
+from posenc.settings.tree import AutoOrBool, Precision
 
-AutoOrBool = Literal["auto"] | bool  # of `train.compile` and `train.cuda_graph`
 # By these `train.compile=auto` estimates how long a training on a GPU takes, and decides.
 GPU_FLOPS_PER_SECOND = 1e14  # a plain step of 32M parameters made 1.3e14 on an H200 (bf16, T = 1024)
 SHORTEST_STEP = 0.01  # seconds that Python needs to start the kernels of a plain step of nano

@@ -14,6 +14,8 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.encodings.building import resolve_encoding, sources_of
+from posenc.running.law_check import check_foreign_encoding
+from posenc.running.model_parts import check_parts
 
 TEXT = "some text"
 
@@ -244,6 +246,31 @@ def test_an_encoding_that_cannot_be_measured_is_refused_before_its_training(work
     (working_folder / "file.py").write_text(text)
     with pytest.raises(px.UserError, match=message):
         px.train(encoding="./file.py")
+
+
+DRAWS_NUMBERS = LEAK.replace("x + x.roll(-1, dims=1)", "x + torch.randn_like(x)").replace(
+    "from posenc", "import torch\nfrom posenc", 1
+)
+ONLY_LARGE = LEAK.replace("x + x.roll(-1, dims=1)", "x * self.scale").replace(
+    "    def embed",
+    "    def __init__(self, shape):\n"
+    "        super().__init__(shape)\n"
+    "        self.scale = {64: 1.0}[shape.d_model]\n\n"
+    "    def embed",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        pytest.param(DRAWS_NUMBERS, [], id="random numbers"),
+        pytest.param(ONLY_LARGE, ["model.d_model=64"], id="one size alone"),
+    ],
+)
+def test_an_encoding_of_which_nothing_can_be_told_is_trained(working_folder, text, overrides):
+    (working_folder / "file.py").write_text(text)
+    job = compose_jobs("train", parse(["encoding=./file.py", *overrides])).jobs[0]
+    check_foreign_encoding(check_parts(job.run_settings))
 
 
 @pytest.mark.parametrize(

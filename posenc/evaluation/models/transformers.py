@@ -63,7 +63,7 @@ from posenc.evaluation.models.transformers_attention import AttentionParts, atte
 
 ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
 TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of positions in models
-TRIAL_TOKENS = 8  # of the pass that finds out which module's hidden states become logits
+TRIAL_TOKENS = 8  # of passes that find out which module's hidden states become logits, and whether chunks do
 OTHER_IN_CHUNKS = ("moshi",)  # beyond its local window; a short text in chunks does not show it
 CHUNKS_TOLERANCE = 0.3  # of the spread of logits; in bf16 and eight bits other products round differently
 TRIAL_TOLERANCE = 0.01  # of the spread of logits; those of another module are off by as much as the spread
@@ -364,7 +364,7 @@ class TransformersModel(CallableModel):
     def check_chunks(self) -> None:
         """Raise UserError if a short text in two chunks has other logits than in one pass.
 
-        `why_not_in_chunks` knows architectures by their modules. Some differ without a sign of it (Moshi).
+        `why_not_in_chunks` knows architectures by their modules. Some differ without a sign of it (CPM-Ant).
         """
         tokens = self._trial_tokens()
         n_tokens = tokens.shape[1]
