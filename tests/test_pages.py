@@ -181,6 +181,19 @@ def test_every_fact_of_a_run_on_disk_is_described(results_json):
     assert set(results_json["run"]) <= described_fields()["RunFacts"]
 
 
+@pytest.mark.parametrize(
+    ("fact", "kind"),
+    [
+        ("model", "ModelFacts"),
+        ("parameters", "ParameterFacts"),
+        ("corpus", "TrainingText"),
+        ("tokenizer", "TokenizerFacts"),
+    ],
+)
+def test_every_key_of_a_fact_on_disk_is_described(results_json, fact, kind):
+    assert set(results_json["run"][fact]) <= described_fields()[kind]
+
+
 def test_every_field_of_a_record_on_disk_is_described(results_json):
     fields = described_fields()
     for record in results_json["records"]:

@@ -14,7 +14,7 @@ from posenc.results.grouping import CODE
 from posenc.results.identity import differing, text_name, tokens_trained
 from posenc.results.measurements import Member, measurements_of
 from posenc.results.plain import NOT_IN_JSON
-from posenc.results.records import METRICS, REFERENCES, UNIT, Metric
+from posenc.results.records import METRICS, REFERENCES, UNIT, Metric, TokenizerFacts
 from posenc.results.runs import Run
 from posenc.results.statistics.intervals import CONFIDENCE
 from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN
@@ -113,7 +113,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         fingerprint=shared_or_none(measurement.target_set.fingerprint for measurement in first_measurements),
         split=shared_or_none(measurement.target_set.split for measurement in first_measurements),
         stride=shared_or_none(measurement.target_set.stride for measurement in first_measurements),
-        tokenizer=shared_or_none(_fact(member.run, "tokenizer") for member in members),
+        tokenizer=shared_or_none(_tokenizer(member.run) for member in members),
         context_length=shared_or_none(length for length in train_lengths if length is not None),
         model=shared_or_none(member.run.model for member in members),
         parameters=_range([count for count in parameters if count is not None]),
@@ -157,8 +157,8 @@ def _range(values: Sequence[int]) -> Range | None:
     return (min(values), max(values)) if values else None
 
 
-def _fact(run: Run, key: str) -> Any:
-    return None if run.facts is None else run.facts.get(key)
+def _tokenizer(run: Run) -> TokenizerFacts | str | None:
+    return None if run.facts is None else run.facts.get("tokenizer")
 
 
 def _train_length(run: Run) -> int | None:
@@ -174,14 +174,12 @@ def _text_trained_on(member: Member) -> str | None:
 
     If both corpora have the same name (as with `files`), the fingerprint is appended.
     """
-    corpus = _fact(member.run, "corpus")
+    trained = member.run.training_text
     scored = member.measurements[0]
-    if not corpus:
+    if trained is None:
         return None
-    fingerprint = corpus.get("fingerprint")  # a file of somebody else's may lack it
-    name = corpus.get("name")
-    if not isinstance(name, str) or not isinstance(fingerprint, str):
-        return None
+    name = trained["name"]
+    fingerprint = trained["fingerprint"]
     # By the fingerprint and not by the name: one text may have two names, as another path in `data=files`.
     if fingerprint == scored.target_set.fingerprint:
         return None

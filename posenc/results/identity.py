@@ -11,7 +11,7 @@ from typing import Any
 from posenc.core.paths import choice_file, load_yaml
 from posenc.results.measurements import Measurement, Member
 from posenc.results.numbers import as_text, flat_texts
-from posenc.results.records import Extend
+from posenc.results.records import Extend, TrainingText
 from posenc.results.runs import Run, StoredSettings, encoding_name
 from posenc.settings.base import Mark, earlier_values
 from posenc.settings.tree import NONE, AttentionSettings, RunSettings, SubjectSettings
@@ -186,7 +186,7 @@ class Conditions:
     trained_on: str  # name of the corpus, and the beginning of its fingerprint
     planted: str | None = None  # what data.plant put into the training text
     tokenizer: str
-    context_length: int | str  # T, tokens; UNKNOWN if the run has no facts
+    context_length: int  # T, tokens
     tokens_trained: int | str | None = None
     evaluated_on: str | None = None
     split: str | None = None
@@ -269,15 +269,16 @@ def _conditions(member: Member, model: str, target_set: str, corpus_names: Mappi
 
     `corpus_names` has the name of each scored text, by its fingerprint.
     """
-    facts: dict[str, Any] = {} if member.run.facts is None else dict(member.run.facts)
-    corpus = facts.get("corpus", {})
+    run = member.run
+    assert run.facts is not None  # a run without facts has no records, so no member with measurements
+    trained = run.training_text
     first = member.measurements[0]
     targets = first.target_set
     return Conditions(
-        trained_on=text_name(str(corpus.get("name", UNKNOWN)), str(corpus.get("fingerprint", UNKNOWN))),
-        planted=as_text(corpus.get("plant")),
-        tokenizer=_tokenizer_text(facts.get("tokenizer", UNKNOWN)),
-        context_length=facts.get("context_length", UNKNOWN),
+        trained_on=_trained_text(trained),
+        planted=as_text(None if trained is None else trained.get("plant")),
+        tokenizer=_tokenizer_text(run.facts.get("tokenizer", UNKNOWN)),
+        context_length=run.facts["context_length"],
         tokens_trained=tokens_trained(member),
         evaluated_on=_evaluated_text(first, corpus_names[targets.fingerprint]),
         split=targets.split,
@@ -291,6 +292,13 @@ def _conditions(member: Member, model: str, target_set: str, corpus_names: Mappi
 def text_name(corpus_name: str, fingerprint: str) -> str:
     """Return how a text is told from others: two users' own files both have the name `files`."""
     return f"{corpus_name} {fingerprint[:12]}"
+
+
+def _trained_text(trained: TrainingText | None) -> str:
+    """Return the text that a model was trained on; `unknown unknown` for a model that was given."""
+    if trained is None:
+        return text_name(UNKNOWN, UNKNOWN)
+    return text_name(trained["name"], trained["fingerprint"])
 
 
 def _evaluated_text(measurement: Measurement, corpus_name: str) -> str:
@@ -357,12 +365,11 @@ def tokens_trained(member: Member) -> int | str:
 
 def tokens_trained_at(run: Run, step: int) -> int | str:
     """Return on how many tokens the checkpoint of a step was trained; UNKNOWN without facts."""
-    facts: dict[str, Any] = {} if run.facts is None else dict(run.facts)
-    tokens = facts.get("tokens")
-    steps = facts.get("steps")
-    if not isinstance(tokens, int):
+    if run.facts is None or "tokens" not in run.facts:
         return UNKNOWN
+    tokens = run.facts["tokens"]
     # Every update has as many tokens (train.batch_tokens), so that a checkpoint has its share of them.
-    if isinstance(steps, int) and 0 < step < steps:
+    steps = run.facts.get("steps", 0)
+    if 0 < step < steps:
         return tokens * step // steps
     return tokens

@@ -171,12 +171,11 @@ def measurement_of(run: Run, record: Record) -> Measurement:
 
 def trained_plant(run: Run) -> str | None:
     """Return the kind of plant that a run was trained with; None without one."""
-    plant = None if run.facts is None else run.facts.get("corpus", {}).get("plant")
-    if plant is None:
+    if run.training_text is None or "plant" not in run.training_text:
         return None
     # Records from before there were two kinds do not name theirs. It is the kind that all runs had then.
-    kind: str = plant.get("kind", earlier_values(PlantSettings)["kind"])
-    return kind
+    earlier_kind: str = earlier_values(PlantSettings)["kind"]
+    return run.training_text["plant"].get("kind", earlier_kind)
 
 
 def measurements_of(run: Run, protocol: str) -> list[Measurement]:

@@ -139,7 +139,7 @@ def _preference(circumstances: Circumstances, measurements: Sequence[Measurement
 
 
 def _trained_fingerprint(run: Run) -> str | None:
-    return None if run.facts is None else run.facts.get("corpus", {}).get("fingerprint")
+    return None if run.training_text is None else run.training_text["fingerprint"]
 
 
 def _members_by_extension(measurements: Sequence[Measurement]) -> list[Member]:

@@ -142,6 +142,51 @@ def _check_named(choice: dict[str, Any]) -> dict[str, Any]:
 EncodingFacts = Annotated[dict[str, Any], AfterValidator(_check_named)]
 
 
+class ModelFacts(TypedDict, total=False):
+    """The model: its name and its sizes. Of a model that was given only the name is known."""
+
+    name: Required[str]  # nano, or the architecture of a model that was given
+    d_model: Count  # width of the residual stream
+    n_layers: Count
+    n_heads: Count  # of each layer
+    mlp_ratio: Count  # width of the hidden layer of each MLP, in d_model
+    short_conv: Count | None  # tokens; null without a convolution
+
+
+class ParameterFacts(TypedDict, total=False):
+    """How many trained parameters a model has. Of a model that was given only the total is known, if any."""
+
+    total: Count  # of the whole model
+    embedding: Count  # of the tokens
+    encoding: Count  # of the positional encoding
+    options: Count  # of the attention's options
+
+
+class PlantFacts(TypedDict, total=False):
+    """What `data.plant` put into the training text (PlantSettings)."""
+
+    kind: str  # assignments; missing for tokens, the only kind that there was before
+    share: Number  # of the windows of a batch that have pairs
+    pairs: Count  # in such a window
+    cue: Count  # tokens by which a pair is told from others
+    alphabet: Count  # different keys
+    weight: Number  # in the loss of a value that the model can know
+
+
+class TrainingText(TypedDict):
+    """The text that a model was trained on."""
+
+    name: str  # of the choice of `data`
+    fingerprint: str  # sha256 over its documents
+    plant: NotRequired[PlantFacts]  # where key-value pairs were planted
+
+
+class TokenizerFacts(TypedDict):
+    """The tokenizer: its name, and its parameters such as `vocab_size` beside it."""
+
+    name: str  # bytes, bpe, hf, or that of a model that was given
+
+
 class RunFacts(TypedDict, total=False):
     """The `run` object of results.json. `encoding`, `context_length` and `seed` are required on reading."""
 
@@ -149,10 +194,10 @@ class RunFacts(TypedDict, total=False):
     encoding: Required[EncodingFacts]  # {"name": ..., parameter: value, ..., "beyond": ...}
     attention: dict[str, Any]  # {"name": ..., window, scale, ...}
     positions: dict[str, Any]  # {"name": ..., ...}
-    model: dict[str, Any]  # its config group
-    parameters: dict[str, Any]  # total, encoding, options, embedding
-    corpus: dict[str, Any]  # name, fingerprint
-    tokenizer: Any  # a name, or a dict with one
+    model: ModelFacts  # its config group
+    parameters: ParameterFacts  # how many it has
+    corpus: TrainingText  # missing for a model that was given
+    tokenizer: TokenizerFacts | str  # posenc writes an object; a name alone is read, too
     context_length: Required[Positive]  # T, tokens
     tokens: Count  # trained on so far
     steps: Count  # updates so far

@@ -20,7 +20,7 @@ from typing import Any, TypedDict, cast
 from posenc.core.errors import visible
 from posenc.core.run_states import DAMAGED, DEAD, FINISHED, RUNNING, UNKNOWN_STATE
 from posenc.results.files import LARGEST_CONFIG, LARGEST_RESULTS, read_file, read_json
-from posenc.results.records import Record, RunFacts, check_results
+from posenc.results.records import Record, RunFacts, TrainingText, check_results
 from posenc.settings.stored import read_settings
 from posenc.settings.tree import RunSettings, SubjectSettings
 
@@ -125,9 +125,13 @@ class Run:
     @property
     def parameters(self) -> int | None:
         """Return the number of parameters of the whole model if it is known."""
-        counts: dict[str, Any] = {} if self.facts is None else self.facts.get("parameters", {})
-        total = counts.get("total")
-        return total if isinstance(total, int) else None
+        counts = None if self.facts is None else self.facts.get("parameters")
+        return None if counts is None else counts.get("total")
+
+    @property
+    def training_text(self) -> TrainingText | None:
+        """Return the text that it was trained on; None without facts, and of a model that was given."""
+        return None if self.facts is None else self.facts.get("corpus")
 
     @property
     def experiment(self) -> str | None:

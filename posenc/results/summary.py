@@ -68,7 +68,7 @@ def summarize(run: Run) -> RunSummary:
     planned_length = None if settings is None else settings.context_length
     planned_corpus = None if settings is None else settings.data.name
     planned_precision = None if settings is None else settings.train.precision
-    corpus = facts.get("corpus") or {}
+    trained = run.training_text
     return RunSummary(
         path=str(run.path),
         status=run.state,
@@ -78,8 +78,8 @@ def summarize(run: Run) -> RunSummary:
         encoding=run.encoding,
         model=encoding_name(facts.get("model", planned_model)),
         context_length=_whole(facts.get("context_length", planned_length)),
-        corpus=encoding_name(corpus or planned_corpus),
-        fingerprint=corpus.get("fingerprint"),
+        corpus=planned_corpus if trained is None else trained["name"],
+        fingerprint=None if trained is None else trained["fingerprint"],
         precision=facts.get("precision", planned_precision),
         tokens=_whole(tokens),
         tokens_asked=_whole(planned),

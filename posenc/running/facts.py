@@ -5,15 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from posenc.encodings.base import Encoding
 from posenc.encodings.building import part_parameters
 from posenc.evaluation.models.callables import CallableModel
 from posenc.model.decoder import Decoder, count_parameters
-from posenc.results.records import RunFacts
+from posenc.results.records import (
+    ModelFacts,
+    ParameterFacts,
+    PlantFacts,
+    RunFacts,
+    TokenizerFacts,
+    TrainingText,
+)
 from posenc.running.job import Job
 from posenc.running.model_parts import code_of
 from posenc.running.run_directory import versions
@@ -54,10 +61,11 @@ def run_facts(
         encoding={**_written_out(settings.encoding.plain(), model.encoding), "beyond": model.encoding.beyond},
         attention={**settings.attention.plain(), **attention.derived},
         positions={**settings.positions.plain(), **_derived_by_options(model)},
-        model=settings.model.plain(),
-        parameters=asdict(count_parameters(model)),
-        corpus=_corpus(settings, fingerprint),
-        tokenizer=settings.tokenizer.plain(),
+        # The type of these settings says which keys there are, as ModelFacts does for readers.
+        model=cast(ModelFacts, settings.model.plain()),
+        parameters=_parameter_counts(model),
+        corpus=_training_text(settings, fingerprint),
+        tokenizer=cast(TokenizerFacts, settings.tokenizer.plain()),
         context_length=settings.context_length,
         tokens=so_far.tokens,
         steps=so_far.step,
@@ -85,8 +93,8 @@ def facts_of_given_model(job: Job, model: CallableModel) -> RunFacts:
     return RunFacts(
         name=job.directory.name,
         encoding=settings.encoding.plain(),
-        model={"name": _architecture(settings)},
-        parameters={"total": count} if count else {},
+        model=ModelFacts(name=_architecture(settings)),
+        parameters=ParameterFacts(total=count) if count else ParameterFacts(),
         tokenizer=_tokenizer(job),
         context_length=settings.context_length,
         seed=settings.seed,
@@ -118,12 +126,20 @@ def _derived_by_options(model: Decoder) -> dict[str, Any]:
     return derived
 
 
-def _corpus(settings: RunSettings, fingerprint: str) -> dict[str, Any]:
+def _parameter_counts(model: Decoder) -> ParameterFacts:
+    """Return how many trained parameters a model has."""
+    counts = count_parameters(model)
+    return ParameterFacts(
+        total=counts.total, embedding=counts.embedding, encoding=counts.encoding, options=counts.options
+    )
+
+
+def _training_text(settings: RunSettings, fingerprint: str) -> TrainingText:
     """Return name and fingerprint of the corpus, and the settings of planted pairs."""
-    corpus: dict[str, Any] = {"name": settings.data.name, "fingerprint": fingerprint}
+    text = TrainingText(name=settings.data.name, fingerprint=fingerprint)
     if settings.data.plant is not None:
-        corpus["plant"] = settings.data.plant.marked(Mark.SIZE)
-    return corpus
+        text["plant"] = cast(PlantFacts, settings.data.plant.marked(Mark.SIZE))
+    return text
 
 
 def _code_hash(settings: RunSettings, model: Decoder) -> str:
@@ -139,9 +155,11 @@ def _architecture(settings: SubjectSettings) -> str:
     return str(settings.subject.parameters.get("architecture", "given"))
 
 
-def _tokenizer(job: Job) -> dict[str, Any]:
+def _tokenizer(job: Job) -> TokenizerFacts:
     """Return the tokenizer's settings; only the name of one that posenc keeps in its cache."""
     tokenizer = job.tokenizer.plain()
     name = Path(tokenizer.get("path", "")).stem
     # The path is of this machine's cache, and means nothing elsewhere.
-    return {"name": name} if name.startswith("given-") else tokenizer
+    if name.startswith("given-"):
+        return TokenizerFacts(name=name)
+    return cast(TokenizerFacts, tokenizer)

@@ -36,6 +36,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "schema.md"
 RESULTS = [
     "records.RunFacts",
+    "records.ModelFacts",
+    "records.ParameterFacts",
+    "records.TrainingText",
+    "records.PlantFacts",
+    "records.TokenizerFacts",
     "records.Record",
     "records.Extend",
     "statistics.documents.PerDocument",

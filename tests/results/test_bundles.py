@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import tiny
 from fake_runs import MULTIPLES, compared, write_run
 
 from posenc.core.errors import UserError
@@ -51,6 +52,15 @@ def test_a_bundle_has_the_numbers_of_its_runs(bundle, root):
     of_bundle = compared(bundle).rows[0]
     of_directories = compared(root).rows[0]
     assert [cell.mean for cell in of_bundle.cells] == [cell.mean for cell in of_directories.cells]
+
+
+def test_facts_of_a_stored_study_are_read_as_they_were_written():
+    """Keys keep their order, and numbers their digits."""
+    (path,) = (tiny.ROOT / "docs" / "records" / "study-recall-lines").glob(f"*{SUFFIX}")
+    lines = gzip.decompress(path.read_bytes()).splitlines()[1:]
+    stored = [json.loads(line)["results"]["run"] for line in lines]
+    read = [run.facts for run in load_runs([path])]
+    assert json.dumps(read) == json.dumps(stored)
 
 
 def test_a_bundle_of_a_bundle_is_the_same_file(bundle):

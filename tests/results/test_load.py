@@ -118,6 +118,14 @@ def drop_facts(path):
     edit_json(path, run=None)
 
 
+def name_no_text(path):
+    edit_json(path, run=read_json(path)["run"] | {"corpus": {"name": "sympy"}})
+
+
+def count_parameters_in_words(path):
+    edit_json(path, run=read_json(path)["run"] | {"parameters": {"total": "many"}})
+
+
 def add_foreign_record(path):
     edit_json(path, records=[{"protocol": "x"}])
 
@@ -144,6 +152,8 @@ DAMAGES = [
     nest_deeply,
     raise_version,
     drop_facts,
+    name_no_text,
+    count_parameters_in_words,
     add_foreign_record,
     make_a_loss_nan,
     make_t_less_than_a_token,
