@@ -9,7 +9,8 @@ import yaml
 
 from posenc.core.atomic_files import write_json_atomic
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest
 from posenc.results.record_files import assemble_results, write_record
 from posenc.results.record_making import DocumentSums, RecordContext, RecordKey, make_record
 

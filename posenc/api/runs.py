@@ -14,10 +14,10 @@ from posenc.core.errors import UserError, visible
 from posenc.report.figure import POINTS_OF_INCH, check_kind, check_picture, figure_of, renamed
 from posenc.report.lines import cells_table, seeds_table
 from posenc.report.parts import chart_of_protocol
-from posenc.results.comparison import ALL_PROTOCOLS, CompareRequest, Comparison, compare_runs
+from posenc.results.comparison import Comparison, compare_runs
 from posenc.results.discovery import AnyPaths
 from posenc.results.discovery import load_runs as read_runs
-from posenc.results.drafts import suited_to_tasks
+from posenc.results.drafts import ALL_PROTOCOLS, CompareRequest, suited_to_tasks
 from posenc.results.measurements import parse_multiple
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run

@@ -140,7 +140,7 @@ def compare_command(
     from posenc.cli.compare import Output, run_compare, split_list
     from posenc.cli.compare_files import FileOptions
     from posenc.report.figure import split_labels
-    from posenc.results.comparison import CompareRequest
+    from posenc.results.drafts import CompareRequest
     from posenc.results.measurements import parse_multiple
 
     request = CompareRequest(

@@ -17,14 +17,9 @@ from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.terminal import has_color
 from posenc.results.beside.recall import RECALL
-from posenc.results.comparison import (
-    ALL_PROTOCOLS,
-    CompareRequest,
-    Comparison,
-    compare_runs,
-    suited_to_tasks,
-)
+from posenc.results.comparison import Comparison, compare_runs
 from posenc.results.discovery import load_runs, paths_and_encodings
+from posenc.results.drafts import ALL_PROTOCOLS, CompareRequest, suited_to_tasks
 from posenc.results.runs import Run
 from posenc.results.where import matching_runs
 

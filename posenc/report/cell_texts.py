@@ -5,9 +5,11 @@ from __future__ import annotations
 from posenc.report.texts import length_text
 from posenc.results.beside.recall_cells import RowRecall
 from posenc.results.cells import LONGEST_NOTE, Cell, CurveSummary
-from posenc.results.comparison import Comparison, Header, Row
+from posenc.results.comparison import Comparison
+from posenc.results.headers import Header
 from posenc.results.headroom import Recovered
 from posenc.results.numbers import printed, printed_change
+from posenc.results.rows import Row
 from posenc.results.statistics.intervals import Interval
 from posenc.results.statistics.ranking import Versus
 

@@ -15,7 +15,8 @@ from posenc.report.reports import short_report
 from posenc.report.sentences.shared import has_unigram_reference
 from posenc.report.tables import Table
 from posenc.report.terminal import has_color, terminal_text
-from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest, protocols_of
 from posenc.results.records import HEADLINE
 from posenc.results.runs import Run, resume_command
 from posenc.settings.tree import RunSettings

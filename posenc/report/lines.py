@@ -11,9 +11,10 @@ from dataclasses import dataclass, fields
 
 from posenc.report.parts import cell_columns, csv_lines, row_columns
 from posenc.report.parts.base import Line, with_interval
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
 from posenc.results.grouping import full_label
 from posenc.results.identity import Conditions
+from posenc.results.rows import Row
 from posenc.results.seeds import SeedCell, seed_cells
 
 

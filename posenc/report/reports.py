@@ -49,8 +49,9 @@ from posenc.report.texts import (
 )
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell, Column
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
 from posenc.results.numbers import printed_change
+from posenc.results.rows import Row
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from posenc.report.texts import row_label
-from posenc.results.comparison import Row
+from posenc.results.rows import Row
 
 BEST = "*"  # mark of the best cell of a column
 TIED = "~"  # mark of a cell whose difference from the best is surely within the margin

@@ -9,7 +9,8 @@ from rich.cells import cell_len
 from posenc.core.errors import plural, visible
 from posenc.results.beside.exact import RowExact, Spread
 from posenc.results.beside.recall_cells import Learning, RecallCell
-from posenc.results.comparison import Header, Row
+from posenc.results.headers import Header
+from posenc.results.rows import Row
 from posenc.results.runs import encoding_name
 from posenc.results.statistics.intervals import Interval
 

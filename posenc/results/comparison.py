@@ -26,14 +26,12 @@ from posenc.results.cells import (
     samples_of,
 )
 from posenc.results.drafts import (
-    ALL_PROTOCOLS,
     DEFAULT_REQUEST,
     CompareRequest,
     Draft,
     drafts_of,
     find_baseline,
     protocols_of,
-    suited_to_tasks,
 )
 from posenc.results.grouping import RowGroup
 from posenc.results.headers import Header, make_header
@@ -45,18 +43,6 @@ from posenc.results.records import HEADLINE, SCHEMA_VERSION, Metric
 from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
 from posenc.results.statistics.ranking import Pairs, Samples, compare_changes, compare_with
-
-__all__ = [
-    "ALL_PROTOCOLS",
-    "DEFAULT_REQUEST",
-    "CompareRequest",
-    "Comparison",
-    "Header",
-    "Row",
-    "compare_runs",
-    "protocols_of",
-    "suited_to_tasks",
-]
 
 POSITIONS = "positions"  # the protocol that measures the loss by position, as a curve
 Choice = TypeVar("Choice")

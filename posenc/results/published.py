@@ -12,16 +12,12 @@ from typing import Any
 
 from posenc.core.errors import UserError
 from posenc.results.beside.recall import RECALL, did_not_learn_to_recall
-from posenc.results.comparison import (
-    CompareRequest,
-    Comparison,
-    Header,
-    Row,
-    compare_runs,
-    protocols_of,
-)
+from posenc.results.comparison import Comparison, compare_runs
+from posenc.results.drafts import CompareRequest, protocols_of
+from posenc.results.headers import Header
 from posenc.results.plain import plain
 from posenc.results.records import HEADLINE, INFLATED
+from posenc.results.rows import Row
 from posenc.results.runs import Run
 
 # Two lengths, as multiples of their T, are compared if their ratio is at most 1.25. For example, alibi-table2

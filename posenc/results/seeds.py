@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from posenc.results.cells import Cell, make_cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
 from posenc.results.measurements import Member
+from posenc.results.rows import Row
 
 
 @dataclass(frozen=True)

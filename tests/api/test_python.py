@@ -14,7 +14,7 @@ from in_process import working_in
 import posenc as px
 from posenc.api.runs import CompareOptions
 from posenc.core.errors import UserError
-from posenc.results.comparison import CompareRequest
+from posenc.results.drafts import CompareRequest
 
 TEXT = "the tale of the sea and the stone is that of the tide " * 2
 

@@ -33,7 +33,8 @@ from posenc.report.figure import (
     split_labels,
 )
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest
 
 FOUND = {8: 100, 32: 100, 56: 91, 112: 62, 224: 14, 448: 5}  # of 100 values by distance
 SLOPES = {"alibi": 0.002, "rope": 0.4}  # of the loss past T

@@ -15,7 +15,8 @@ from posenc.report.formats import FORMATS, render
 from posenc.report.papers import latex_text
 from posenc.report.sentences.answer import answer
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest
 
 HOSTILE = ["[red]x[/red]", "=cmd()", "a|b", "two\nlines", "\x1b[31mred", "<img src=x>", "+1"]
 

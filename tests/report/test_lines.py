@@ -9,7 +9,8 @@ from fake_runs import DOCUMENTS, positions, record, write_run
 
 from posenc.report.lines import cells_table, seeds_table
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest
 from posenc.results.identity import Conditions
 
 BIT = math.log(2)

@@ -18,8 +18,9 @@ from posenc.report.explain import terms_of_tables
 from posenc.report.page import page as make_page
 from posenc.report.reports import full_report, rows_table, short_report
 from posenc.report.sentences.notes import full_notes
-from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.comparison import compare_runs
 from posenc.results.discovery import load_runs
+from posenc.results.drafts import CompareRequest
 
 EVIL = "</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
 EXPRESSIONS = ("filter", "labelExpr", "expr", "test", "calculate")  # keys of Vega-Lite

@@ -7,7 +7,8 @@ from fake_runs import DOCUMENTS, T, compared, positions, record, rows_of, write_
 
 from posenc.core.errors import UserError
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest, protocols_of
 
 BIT = math.log(2)
 YARN = {"name": "yarn", "factor": 2.0, "ramp": "index", "mscale_all_dim": 0.0}

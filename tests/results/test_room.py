@@ -13,7 +13,8 @@ from fake_runs import DOCUMENTS, T, record, write_run
 from posenc.report.cell_texts import recovered_text
 from posenc.report.formats import render
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest
 
 LONG = {"facts": {"context_length": 8 * T}, "config": {"context_length": 8 * T}}
 

@@ -4,7 +4,8 @@ import pytest
 from fake_runs import T, recall_records, record, rows_of, write_run
 
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest
 from posenc.results.runs import load_run
 from posenc.results.summary import headline_losses
 

@@ -4,7 +4,8 @@ import pytest
 from fake_runs import DOCUMENTS, T, compared, record, rows_of, write_run
 
 from posenc.results import load_runs
-from posenc.results.comparison import CompareRequest, compare_runs
+from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest
 
 BPE = {"tokenizer": {"name": "bpe", "vocab_size": 512}}
 OTHER_FINGERPRINT = "e" * 64

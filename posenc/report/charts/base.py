@@ -20,7 +20,8 @@ from posenc.report.charts.styles import MARKERS, Style, styles_of
 from posenc.report.sentences.facts import facts_of
 from posenc.report.texts import cut, length_text, row_label
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 
 DIGITS = 6  # significant digits of a coordinate: more would only make the page larger
 # The scale of changes is about linear up to here and logarithmic beyond, so that 0.01 and 2 nats are both

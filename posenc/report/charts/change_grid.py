@@ -15,9 +15,9 @@ from posenc.report.charts.looks import Look
 from posenc.report.charts.losses import length_heads
 from posenc.report.texts import unit_text
 from posenc.results.cells import Cell
-from posenc.results.comparison import Row
 from posenc.results.numbers import printed, printed_change
 from posenc.results.records import Metric
+from posenc.results.rows import Row
 
 HEAD_LINE = 9  # points
 LARGEST_CHANGE = 1e30  # a perplexity may be infinite

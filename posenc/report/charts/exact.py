@@ -13,7 +13,7 @@ from posenc.report.charts.grids import CELL_HEIGHT, SHADE_MARGIN, Content, Squar
 from posenc.report.charts.looks import Look, data_of
 from posenc.report.texts import learned_of_seeds, length_text, spread_text, whole_percent
 from posenc.results.beside.exact import EXACT, RowExact
-from posenc.results.comparison import Row
+from posenc.results.rows import Row
 
 HEIGHT = 150  # points, of a panel in a file
 NOT_LEARNED = "–"

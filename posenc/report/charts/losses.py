@@ -29,8 +29,8 @@ from posenc.report.charts.base import (
 from posenc.report.charts.looks import Look, data_of
 from posenc.report.texts import unit_text
 from posenc.results.cells import Cell, Column, is_power_of_two
-from posenc.results.comparison import Row
 from posenc.results.headers import Margins
+from posenc.results.rows import Row
 
 HEIGHT = 150  # points, of a panel in a file
 MANY_POINTS = 16  # in a line: with more than these none is marked

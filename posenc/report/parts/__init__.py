@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from posenc.report.charts.names import DEFAULT_PLOT
 from posenc.report.parts.base import CellColumn, ChartKind, Line, ReportPart, RowColumn
 from posenc.report.tables import Table
-from posenc.results.comparison import Row
+from posenc.results.rows import Row
 
 
 @functools.cache

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from posenc.report.tables import Table
 from posenc.results.beside.base import LAST
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 from posenc.results.statistics.intervals import Interval
 
 if TYPE_CHECKING:  # they import altair, which takes half a second

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from posenc.report.parts.base import CellColumn, CsvFields, ReportPart
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 
 
 def _counts_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from posenc.report.parts.base import CsvFields, ReportPart, RowColumn
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
 from posenc.results.records import BREAK
+from posenc.results.rows import Row
 
 
 def _breaks_csv(comparison: Comparison, row: Row) -> CsvFields:

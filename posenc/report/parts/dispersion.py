@@ -16,8 +16,9 @@ from posenc.results.beside.dispersion import (
     VARIANCE_LEFT,
     DispersionCell,
 )
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
 from posenc.results.numbers import printed_change
+from posenc.results.rows import Row
 
 if TYPE_CHECKING:
     from posenc.report.charts.base import Chart, Panel, RowNames

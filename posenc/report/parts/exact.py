@@ -12,7 +12,8 @@ from posenc.report.texts import length_text, spread_text, whole_percent
 from posenc.results.beside.base import LEARNED
 from posenc.results.beside.exact import EXACT, ExactCell, RowExact, Spread
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 
 if TYPE_CHECKING:
     from posenc.report.charts.base import Chart, Panel, RowNames

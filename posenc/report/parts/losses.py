@@ -16,8 +16,9 @@ from posenc.report.cell_texts import (
 )
 from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, with_interval
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
 from posenc.results.numbers import printed_change
+from posenc.results.rows import Row
 from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from posenc.report.parts.base import (
 from posenc.report.texts import length_text
 from posenc.results.beside.memory import MEMORY, ShorterWindow
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 
 if TYPE_CHECKING:
     from posenc.report.charts.base import Chart, Panel, RowNames

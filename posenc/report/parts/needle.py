@@ -10,7 +10,7 @@ from posenc.report.share_tables import table_of_shares
 from posenc.report.tables import Table
 from posenc.report.texts import row_label
 from posenc.results.beside.needle import NEEDLE
-from posenc.results.comparison import Row
+from posenc.results.rows import Row
 
 if TYPE_CHECKING:
     from posenc.report.charts.base import Chart, Panel, RowNames

@@ -7,7 +7,8 @@ from posenc.report.parts.base import CellColumn, CsvFields, ReportPart, with_int
 from posenc.report.tables import BEST, TIED
 from posenc.results.beside.recall_ranks import SAME_RECALL
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import SAME_MARGIN
 

@@ -34,7 +34,8 @@ from posenc.results.beside.recall import (
     learning_of,
 )
 from posenc.results.beside.recall_cells import RecallCell, RowRecall
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 
 if TYPE_CHECKING:
     from posenc.report.charts.base import Chart, Panel, RowNames

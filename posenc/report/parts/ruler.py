@@ -9,7 +9,7 @@ from posenc.report.share_tables import table_of_shares
 from posenc.report.tables import Table
 from posenc.report.texts import row_label
 from posenc.results.beside.ruler import RULER
-from posenc.results.comparison import Row
+from posenc.results.rows import Row
 
 
 def _tables(rows: Sequence[Row]) -> list[Table]:

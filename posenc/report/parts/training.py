@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from posenc.report.parts.base import CsvFields, ReportPart, RowColumn
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 from posenc.results.statistics.verdicts import REFERENCE_MARGIN
 
 

@@ -20,8 +20,10 @@ from posenc.report.sentences.shared import (
 from posenc.report.texts import length_text, names_text, row_label
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Header, Row
+from posenc.results.comparison import Comparison
+from posenc.results.headers import Header
 from posenc.results.numbers import printed_change
+from posenc.results.rows import Row
 
 NOTHING_YET = "No run has a number yet."
 UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}

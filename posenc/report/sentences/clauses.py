@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posenc.report.texts import names_text
-from posenc.results.comparison import Row
+from posenc.results.rows import Row
 from posenc.results.statistics.verdicts import BETTER_WORD, COLLAPSED_WORD, SAME_WORD, WORSE_WORD
 
 

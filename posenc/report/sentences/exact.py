@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from posenc.report.texts import learned_of_seeds, length_text, names_text, whole_percent
 from posenc.results.beside.exact import EXACT, ExactCell, TableExact
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 
 
 def is_exact(comparison: Comparison) -> bool:

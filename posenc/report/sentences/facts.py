@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from posenc.core.errors import visible
 from posenc.report.sentences.shared import all_cells
 from posenc.report.texts import count_text, names_text, row_label, span_text, token_noun
-from posenc.results.comparison import Comparison, Header, Row
+from posenc.results.comparison import Comparison
+from posenc.results.headers import Header
 from posenc.results.identity import condition_text
 from posenc.results.records import HEADLINE
+from posenc.results.rows import Row
 from posenc.results.runs import encoding_name
 
 # Conditions that tell tables apart, but that the facts name in another place.

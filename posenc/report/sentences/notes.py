@@ -11,9 +11,11 @@ from posenc.report.protocol_words import note_of, sample_noun, why_loss_changes
 from posenc.report.sentences.shared import all_cells, has_unigram_reference, is_recall_only
 from posenc.report.texts import length_text, row_label, span_text, unit_text
 from posenc.results.beside.recall import RECALL
-from posenc.results.comparison import Comparison, Header, Row
+from posenc.results.comparison import Comparison
+from posenc.results.headers import Header
 from posenc.results.pools import OTHER_KNOBS, OTHER_TARGETS
 from posenc.results.records import HEADLINE
+from posenc.results.rows import Row
 
 REASONS_SHOWN = 6  # a screen has room for so many
 

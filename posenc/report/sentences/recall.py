@@ -15,7 +15,8 @@ from posenc.results.beside.recall import (
     learning_of,
 )
 from posenc.results.beside.recall_cells import RecallCell
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 
 # That draw found 25% with a model of which others found 12, 14 and 15% (docs/reading-the-numbers.md), so it
 # is named.

@@ -9,7 +9,7 @@ from posenc.core.errors import plural
 from posenc.report.texts import row_label
 from posenc.results.beside.recall_cells import RecallCell
 from posenc.results.cells import Cell
-from posenc.results.comparison import Row
+from posenc.results.rows import Row
 from posenc.results.statistics.ranking import Versus
 
 # A row is advised to have at least so many seeds; a row that has them is advised to have one more.

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from posenc.report.texts import length_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
-from posenc.results.comparison import Comparison, Header
+from posenc.results.comparison import Comparison
+from posenc.results.headers import Header
 from posenc.results.records import UNIGRAM
 
 

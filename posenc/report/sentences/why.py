@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from posenc.report.texts import length_text, names_text, row_label, share_text
 from posenc.results.beside.dispersion import DISPERSION, Reason, RowDispersion
-from posenc.results.comparison import Comparison, Row
+from posenc.results.comparison import Comparison
+from posenc.results.rows import Row
 
 REASON_WORDS: dict[Reason, str] = {
     "positions": "positions never seen",

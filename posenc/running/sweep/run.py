@@ -14,8 +14,9 @@ from posenc.core.machine import say_load
 from posenc.core.run_states import FINISHED
 from posenc.report.end_of_run import show_runs
 from posenc.report.lines import cells_table
-from posenc.results.comparison import CompareRequest, compare_runs, protocols_of
+from posenc.results.comparison import compare_runs
 from posenc.results.discovery import load_runs
+from posenc.results.drafts import CompareRequest, protocols_of
 from posenc.results.records import HEADLINE, REFERENCES
 from posenc.results.runs import Run
 from posenc.running.evaluate import targets_of
