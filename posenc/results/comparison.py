@@ -269,45 +269,48 @@ def _with_ranked_changes(cells: Sequence[Cell], pairs: Sequence[Pairs | None], m
 
 
 def _may_be_ranked(draft: Draft, cells: Sequence[Cell], samples: Sequence[Samples | None]) -> bool:
-    """Return whether the rows of a column may be ranked. All of these must hold:
+    """Tell whether the rows of a column may be ranked.
 
-    - At least two rows have numbers that represent them.
-    - The metric is not perplexity, whose mean over seeds is not the perplexity of the mean loss.
-    - As much text comes before each target in every row, which the stride and T decide.
-    - Rows with the same tokenizer scored the same targets.
-    - All rows scored the same targets. Rows of two tokenizers may have scored the same text instead, but can
-      be compared in bits per byte only.
-    - The targets have bytes, because the margins of the ranks are in bits per byte. The random tokens of a
-      probe have none.
+    At least two rows need numbers that represent them, on targets that can be compared (see
+    `_have_comparable_targets`).
     """
-    row_differences = set(draft.mixed)
-    targets_by_tokenizer = _targets_by_tokenizer(draft, cells)
-    all_targets: set[str | None] = set().union(*targets_by_tokenizer.values())
-
-    has_rivals = sum(cell.rankable for cell in cells) >= 2
-    has_mean_losses = draft.metric != "ppl"
-    has_same_context = row_differences.isdisjoint({"stride", "context length"})
-    # The same ids of one tokenizer must be scored. Between tokenizers ids differ although the text is the
-    # same.
-    agrees_by_tokenizer = all(
-        len(targets) == 1 and None not in targets for targets in targets_by_tokenizer.values()
-    )
-    has_same_targets = len(all_targets) == 1
-    if "tokenizer" in row_differences:
-        has_same_text = row_differences.isdisjoint({"evaluated on", "split", "target set"})
-        is_comparable = draft.metric == "bpb" and (has_same_text or has_same_targets)
-    else:
-        is_comparable = has_same_targets
+    n_rivals = sum(cell.rankable for cell in cells)
+    if n_rivals < 2:
+        return False
+    # The mean of perplexities over seeds is not the perplexity of the mean loss.
+    if draft.metric == "ppl":
+        return False
+    # The stride and T decide how much text comes before each target.
+    if "stride" in draft.mixed or "context length" in draft.mixed:
+        return False
+    if not _have_comparable_targets(draft, cells):
+        return False
+    # The margins of the ranks are in bits per byte, and the random tokens of a probe have no bytes.
     samples_of_rows = [sample for row in samples if row for sample in row.values()]
-    has_bytes = all(sample.bytes.any() for sample in samples_of_rows)
-    return (
-        has_rivals
-        and has_mean_losses
-        and has_same_context
-        and agrees_by_tokenizer
-        and is_comparable
-        and has_bytes
-    )
+    return all(sample.bytes.any() for sample in samples_of_rows)
+
+
+def _have_comparable_targets(draft: Draft, cells: Sequence[Cell]) -> bool:
+    """Tell whether the rankable cells of a column are of the same targets, or of the same text.
+
+    Rows with the same tokenizer must have scored the same targets. Rows of two tokenizers may have scored the
+    same text instead, but can be compared in bits per byte only.
+    """
+    targets_by_tokenizer = _targets_by_tokenizer(draft, cells)
+    # Between tokenizers ids differ although the text is the same, so each tokenizer is looked at by itself.
+    for targets in targets_by_tokenizer.values():
+        seeds_agree = None not in targets
+        rows_agree = len(targets) == 1
+        if not (seeds_agree and rows_agree):
+            return False
+    all_targets: set[str | None] = set().union(*targets_by_tokenizer.values())
+    has_same_targets = len(all_targets) == 1
+    if "tokenizer" not in draft.mixed:
+        return has_same_targets
+    if draft.metric != "bpb":
+        return False
+    has_same_text = not any(key in draft.mixed for key in ("evaluated on", "split", "target set"))
+    return has_same_targets or has_same_text
 
 
 def _targets_by_tokenizer(draft: Draft, cells: Sequence[Cell]) -> dict[str | None, set[str | None]]:

@@ -22,7 +22,7 @@ from posenc.results.cells import (
 from posenc.results.grouping import RowGroup, full_label
 from posenc.results.headroom import Recovered
 from posenc.results.identity import Conditions
-from posenc.results.measurements import Member
+from posenc.results.measurements import Measurement, Member
 from posenc.results.numbers import printed_change
 from posenc.results.plain import FIELDS_IN_JSON, NOT_IN_JSON
 from posenc.results.records import REFERENCES, Metric, Record
@@ -187,47 +187,71 @@ def _reference_difference(member: Member) -> ReferenceDifference | None:
     # Its records are of checkpoints before it diverged, and its row says that it did.
     if member.run.state == DIVERGED:
         return None
-    as_trained = [
-        record
-        for record in member.run.records
-        if record["per_document"] is not None and record["extend"] is None
-    ]
-    references = {
-        _targets_and_window(record): record for record in as_trained if record["protocol"] in REFERENCES
-    }
-    losses = [
-        record
-        for record in as_trained
-        if record["protocol"] not in REFERENCES and _targets_and_window(record) in references
-    ]
-    if not losses:
+    references: dict[tuple[str, int], Record] = {}
+    losses: list[Record] = []
+    for record in member.run.records:
+        is_as_trained = record["extend"] is None
+        if record["per_document"] is None or not is_as_trained:
+            continue
+        if record["protocol"] in REFERENCES:
+            references[_targets_and_window(record)] = record
+        else:
+            losses.append(record)
+    comparable_losses = [record for record in losses if _targets_and_window(record) in references]
+    if not comparable_losses:
         return None
+    loss = _preferred_loss(member, comparable_losses)
+    reference = references[_targets_and_window(loss)]
+    loss_sums = loss["per_document"]
+    reference_sums = reference["per_document"]
+    assert loss_sums is not None and reference_sums is not None
+    pair = (Sample.of(loss_sums), Sample.of(reference_sums))
+    difference = difference_if_any([pair], "bytes")
+    return None if difference is None else ReferenceDifference(reference["protocol"], difference)
+
+
+def _preferred_loss(member: Member, losses: Sequence[Record]) -> Record:
+    """Return the newest of the losses that the table shows; if it shows none of them, the newest of all."""
     # The crop line, the loss as trained in windows of T, is in the table too: changes are against it.
-    keys_in_table = {
-        (
-            measurement.protocol,
-            measurement.target_set.targets_hash,
-            measurement.window,
-            measurement.step,
-            measurement.precision,
-        )
-        for measurement in (*member.measurements, member.crop_line)
+    measurements = [*member.measurements, member.crop_line]
+    shown_keys = {
+        _key_of_measurement(measurement)
+        for measurement in measurements
         if measurement is not None and measurement.extend is None
     }
+    shown_losses = [record for record in losses if _key_of_record(record) in shown_keys]
+    return max(shown_losses or losses, key=lambda record: record["checkpoint_step"])
 
-    def preference(record: Record) -> tuple[bool, int]:
-        targets_hash, window = _targets_and_window(record)
-        step = record["checkpoint_step"]
-        key = (record["protocol"], targets_hash, window, step, record.get("precision"))
-        return key in keys_in_table, record["checkpoint_step"]
 
-    best = max(losses, key=preference)
-    loss = best["per_document"]
-    reference = references[_targets_and_window(best)]
-    reference_loss = reference["per_document"]
-    assert loss is not None and reference_loss is not None
-    difference = difference_if_any([(Sample.of(loss), Sample.of(reference_loss))], "bytes")
-    return None if difference is None else ReferenceDifference(reference["protocol"], difference)
+@dataclass(frozen=True)
+class _LossKey:
+    """What tells the losses of a run as trained from one another."""
+
+    protocol: str
+    targets_hash: str
+    window: int
+    step: int
+    precision: str | None
+
+
+def _key_of_measurement(measurement: Measurement) -> _LossKey:
+    return _LossKey(
+        protocol=measurement.protocol,
+        targets_hash=measurement.target_set.targets_hash,
+        window=measurement.window,
+        step=measurement.step,
+        precision=measurement.precision,
+    )
+
+
+def _key_of_record(record: Record) -> _LossKey:
+    return _LossKey(
+        protocol=record["protocol"],
+        targets_hash=record["targets_hash"],
+        window=record["window"],
+        step=record["checkpoint_step"],
+        precision=record.get("precision"),
+    )
 
 
 def _targets_and_window(record: Record) -> tuple[str, int]:
