@@ -6,16 +6,13 @@ from collections.abc import Sequence
 
 from posenc.report.tables import Table, table_of_rows
 from posenc.report.texts import length_text, percent_interval
-from posenc.results.beside.needle import NeedleCell
-from posenc.results.beside.ruler import RulerCell
+from posenc.results.beside.found_values import FoundValues
 
 
-def table_of_shares(
-    first_head: str, heads: Sequence[str], cells: Sequence[NeedleCell | RulerCell], title: str
-) -> Table:
-    """Return a table with a line for each distinct head; heads[i] is the line of cells[i]."""
-    multiples = sorted({cell.multiple for cell in cells})  # windows as multiples of T, a column each
-    text_of = {(head, cell.multiple): _cell_text(cell) for head, cell in zip(heads, cells, strict=True)}
+def table_of_shares(first_head: str, heads: Sequence[str], found: Sequence[FoundValues], title: str) -> Table:
+    """Return a table with a line for each distinct head; heads[i] is the line of found[i]."""
+    multiples = sorted({values.multiple for values in found})  # windows as multiples of T, a column each
+    text_of = {(head, values.multiple): _cell_text(values) for head, values in zip(heads, found, strict=True)}
     lines = []
     for head in dict.fromkeys(heads):
         # A short window has no room for some tasks or depths.
@@ -26,6 +23,6 @@ def table_of_shares(
     return table_of_rows([first_head, *lengths], lines, title)
 
 
-def _cell_text(cell: NeedleCell | RulerCell) -> str:
+def _cell_text(found: FoundValues) -> str:
     """Return the share and its 95% interval, `98 [91, 100]`."""
-    return f"{100 * cell.share:.0f} {percent_interval(cell.ci95)}"
+    return f"{100 * found.share:.0f} {percent_interval(found.ci95)}"

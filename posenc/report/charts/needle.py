@@ -33,8 +33,8 @@ def _squares(panel: Panel, names: RowNames) -> Iterator[Square]:
             yield Square(
                 panel=", ".join(part for part in parts if part),
                 row=f"{cell.depth:g}",
-                column=str(cell.window),
+                column=str(cell.found.window),
                 meaning="share",
-                text=f"{100 * cell.share:.0f}",
-                shade=short_number(cell.share),
+                text=f"{100 * cell.found.share:.0f}",
+                shade=short_number(cell.found.share),
             )

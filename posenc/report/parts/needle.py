@@ -33,7 +33,7 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
             heads = [f"{cell.depth:g}" for cell in of_keys]
             among = "" if keys == 1 else f" among {keys}"
             title = f"{row_label(row)}: % of facts found{among}, by depth in the text and window [95% CI]"
-            tables.append(table_of_shares("depth", heads, of_keys, title))
+            tables.append(table_of_shares("depth", heads, [cell.found for cell in of_keys], title))
     return tables
 
 

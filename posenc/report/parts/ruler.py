@@ -20,7 +20,8 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
         if cells:
             # A table for each row, since tasks and windows already take both sides of one.
             title = f"{row_label(row)}: % of values found in tasks of RULER, by window [95% CI]"
-            tables.append(table_of_shares("task", [cell.task for cell in cells], cells, title))
+            tasks = [cell.task for cell in cells]
+            tables.append(table_of_shares("task", tasks, [cell.found for cell in cells], title))
     return tables
 
 

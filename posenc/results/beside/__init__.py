@@ -13,7 +13,8 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-NOT_PROTOCOLS = ("base", "recall_cells", "recall_ranks")  # modules of this folder without a protocol
+# modules of this folder without a protocol
+NOT_PROTOCOLS = ("base", "found_values", "recall_cells", "recall_ranks")
 
 
 # The folder does not change while a process runs, and `measurement_of` asks for these names at every record.

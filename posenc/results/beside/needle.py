@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, NotRequired
 
 from annotated_types import Ge, Le, MinLen
 from pydantic import AfterValidator
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
-from posenc.results.beside.base import NumbersBeside, TableBeside, by_rising_window
+from posenc.results.beside.base import NumbersBeside, TableBeside
+from posenc.results.beside.found_values import FoundValues, found_values
 from posenc.results.checks import check_aligned
-from posenc.results.measurements import Member
+from posenc.results.measurements import Measurement, Member
+from posenc.results.plain import FIELDS_IN_JSON
 from posenc.results.statistics.documents import Count, Number, Positive
-from posenc.results.statistics.intervals import Interval
-from posenc.results.statistics.proportions import FactCount, SeedFacts
+from posenc.results.statistics.proportions import SeedFacts
 
 # --- in a record
 
@@ -59,12 +59,7 @@ class NeedleCell:
 
     keys: int  # sentences in each window
     depth: float  # of the asked one: 0 is the beginning of the text, 1 its end
-    multiple: float  # of T: the window
-    window: int  # tokens
-    correct: int  # values found, of all seeds
-    answers: int  # values asked for
-    share: float  # of the answers that are correct, mean over seeds
-    ci95: Interval  # over the seeds and the windows, each of which may ask for several values
+    found: FoundValues = field(metadata=FIELDS_IN_JSON)
 
 
 def _rows_of(table: TableBeside) -> list[tuple[NeedleCell, ...] | None]:
@@ -80,38 +75,25 @@ NEEDLE: NumbersBeside[NeedleCounts, tuple[NeedleCell, ...], None] = NumbersBesid
 
 def _needles_of(members: Sequence[Member]) -> tuple[NeedleCell, ...] | None:
     """Return what a row found; None if it was not measured."""
-    seeds_of: dict[tuple[int, float, float, int], list[SeedFacts]] = defaultdict(list)
-    for measurement in by_rising_window(members):
-        needle = NEEDLE.measured(measurement)
-        if needle is None:
-            continue
-        windows_of_questions = windows_asked(needle)
-        columns = zip(
-            needle["keys"],
-            needle["depth"],
-            needle["correct"],
-            needle["answers"],
-            windows_of_questions,
-            strict=True,
-        )
-        for keys, depth, correct, answers, windows in columns:
-            key = (keys, depth, measurement.multiple, measurement.window)
-            # The answers of a window stand in the same text and are found or missed together. So the interval
-            # counts windows.
-            seeds_of[key].append(SeedFacts(correct, answers, samples=windows))
-    # A dictionary keeps the order in which its keys came, so the cells are in the order of rising windows.
-    cells = []
-    for (keys, depth, multiple, window), seeds in seeds_of.items():
-        count = FactCount(seeds)
-        cell = NeedleCell(
-            keys=keys,
-            depth=depth,
-            multiple=multiple,
-            window=window,
-            correct=count.correct,
-            answers=count.answers,
-            share=count.share,
-            ci95=count.ci95,
-        )
-        cells.append(cell)
+    found_at_places = found_values(members, _found_by_seed)
+    cells = [NeedleCell(keys=keys, depth=depth, found=found) for (keys, depth), found in found_at_places]
     return tuple(cells) or None
+
+
+def _found_by_seed(measurement: Measurement) -> list[tuple[tuple[int, float], SeedFacts]]:
+    """Return what a seed found in windows of one length, by number of keys and depth."""
+    needle = NEEDLE.measured(measurement)
+    if needle is None:
+        return []
+    windows_of_questions = windows_asked(needle)
+    found = []
+    for index, depth in enumerate(needle["depth"]):
+        # The answers of a window stand in the same text and are found or missed together. So the interval
+        # counts windows.
+        facts = SeedFacts(
+            correct=needle["correct"][index],
+            answers=needle["answers"][index],
+            samples=windows_of_questions[index],
+        )
+        found.append(((needle["keys"][index], depth), facts))
+    return found

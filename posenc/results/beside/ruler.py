@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import MinLen
 from pydantic import AfterValidator
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
-from posenc.results.beside.base import NumbersBeside, TableBeside, by_rising_window
+from posenc.results.beside.base import NumbersBeside, TableBeside
+from posenc.results.beside.found_values import FoundValues, found_values
 from posenc.results.checks import check_aligned
-from posenc.results.measurements import Member
+from posenc.results.measurements import Measurement, Member
+from posenc.results.plain import FIELDS_IN_JSON
 from posenc.results.statistics.documents import Count, Positive
-from posenc.results.statistics.intervals import Interval
-from posenc.results.statistics.proportions import FactCount, SeedFacts
+from posenc.results.statistics.proportions import SeedFacts
 
 # --- in a record
 
@@ -47,12 +47,7 @@ class RulerCell:
     """The values that a row found in a task of RULER, in windows of one length."""
 
     task: str  # its name in RULER
-    multiple: float  # of T: the window
-    window: int  # tokens
-    correct: int  # values found, of all seeds
-    answers: int  # values asked for
-    share: float  # of the answers that are correct, mean over seeds
-    ci95: Interval  # over the seeds and the samples, each of which may ask for several values
+    found: FoundValues = field(metadata=FIELDS_IN_JSON)
 
 
 def _rows_of(table: TableBeside) -> list[tuple[RulerCell, ...] | None]:
@@ -68,28 +63,24 @@ RULER: NumbersBeside[RulerCounts, tuple[RulerCell, ...], None] = NumbersBeside(
 
 def _ruler_of(members: Sequence[Member]) -> tuple[RulerCell, ...] | None:
     """Return what a row found; None where it was not measured."""
-    seeds_of: dict[tuple[str, float, int], list[SeedFacts]] = defaultdict(list)
-    for measurement in by_rising_window(members):
-        ruler = RULER.measured(measurement)
-        if ruler is None:
-            continue
-        columns = zip(ruler["task"], ruler["correct"], ruler["answers"], ruler["samples"], strict=True)
-        for task, correct, answers, samples in columns:
-            # A sample may ask for several values, which are found or missed together. So the interval counts
-            # samples.
-            key = (task, measurement.multiple, measurement.window)
-            seeds_of[key].append(SeedFacts(correct, answers, samples))
-    cells = []
-    for (task, multiple, window), seeds in seeds_of.items():
-        count = FactCount(seeds)
-        cell = RulerCell(
-            task=task,
-            multiple=multiple,
-            window=window,
-            correct=count.correct,
-            answers=count.answers,
-            share=count.share,
-            ci95=count.ci95,
-        )
-        cells.append(cell)
+    found_in_tasks = found_values(members, _found_by_seed)
+    cells = [RulerCell(task=task, found=found) for task, found in found_in_tasks]
     return tuple(cells) or None
+
+
+def _found_by_seed(measurement: Measurement) -> list[tuple[str, SeedFacts]]:
+    """Return what a seed found in windows of one length, by task."""
+    ruler = RULER.measured(measurement)
+    if ruler is None:
+        return []
+    found = []
+    for index, task in enumerate(ruler["task"]):
+        # A sample may ask for several values, which are found or missed together. So the interval counts
+        # samples.
+        facts = SeedFacts(
+            correct=ruler["correct"][index],
+            answers=ruler["answers"][index],
+            samples=ruler["samples"][index],
+        )
+        found.append((task, facts))
+    return found
