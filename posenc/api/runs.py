@@ -14,6 +14,7 @@ from posenc.core.errors import UserError, visible
 from posenc.report.figure import POINTS_OF_INCH, check_kind, check_picture, figure_of, renamed
 from posenc.report.lines import cells_table, seeds_table
 from posenc.report.parts import chart_of_protocol
+from posenc.report.protocol_words import check_protocol
 from posenc.results.comparison import Comparison, compare_runs
 from posenc.results.discovery import AnyPaths
 from posenc.results.discovery import load_runs as read_runs
@@ -93,7 +94,7 @@ class Runs(list[Run]):
             raise UserError("per", per, "there is no such table", allowed=LINES_PER)
         request = CompareRequest(protocol, metric, allow_mixed=allow_mixed)  # type: ignore[arg-type]
         request = suited_to_tasks(self, request)
-        lines = LINES_PER[per](compare_runs(self, request))
+        lines = LINES_PER[per](_comparisons(self, request))
         # As trained and as extended are rows of one encoding, and a pivot by `encoding` would average them.
         if not extended:
             lines = [line for line in lines if line["extend"] is None]
@@ -107,7 +108,7 @@ class Runs(list[Run]):
 
         `request` takes its options, which are those of `CompareOptions`.
         """
-        return Table(compare_runs(self, _request(request)))
+        return Table(_comparisons(self, _request(request)))
 
     def plot(
         self,
@@ -134,8 +135,14 @@ class Runs(list[Run]):
         check_kind(kind)
         figure = figure_of(size, caption, font, has_legend=_has_legend(legend))
         names = [f"{name}={text}" for name, text in (labels or {}).items()]
-        comparisons = renamed(compare_runs(self, compare_request), names)
+        comparisons = renamed(_comparisons(self, compare_request), names)
         return Plot(self, kind, draw_figure(kind, comparisons, figure))
+
+
+def _comparisons(runs: Runs, request: CompareRequest) -> list[Comparison]:
+    """Return the tables of a request. Raises UserError."""
+    check_protocol(request.protocol, runs)
+    return compare_runs(runs, request)
 
 
 def _request(arguments: CompareOptions) -> CompareRequest:

@@ -14,6 +14,7 @@ from posenc.core.garbage import without_garbage_collector
 from posenc.report.explain import rules_of_tables
 from posenc.report.figure import renamed
 from posenc.report.formats import render
+from posenc.report.protocol_words import check_protocol
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.terminal import has_color
 from posenc.results.beside.recall import RECALL
@@ -61,6 +62,7 @@ def run_compare(
 
         show_against(against(runs, output.against), output.format, sys.stdout)
     else:
+        check_protocol(request.protocol, runs)
         comparisons = compare_runs(runs, request)
         named_comparisons = renamed(comparisons, output.labels)
         _print(named_comparisons, request, output)

@@ -2,13 +2,29 @@
 
 A stored record may name a protocol, or a kind of plant, that this posenc does not have. Then there are no
 words of its own.
+
+It also checks a protocol that a user names, as it knows those of posenc and those of records.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from posenc.core.errors import UserError
 from posenc.evaluation.protocols import find_protocol, protocol_names
+from posenc.results.drafts import ALL_PROTOCOLS, protocols_of
+from posenc.results.runs import Run
 
 DOCUMENT = "document"
+
+
+def check_protocol(name: str, runs: Sequence[Run]) -> None:
+    """Raise UserError for a name that is neither a protocol of posenc nor in a record of the runs."""
+    measured = protocols_of(runs)
+    known = dict.fromkeys([*measured, *protocol_names(), ALL_PROTOCOLS])
+    # A protocol that posenc knows and nobody measured has an error of its own, which says how to measure it.
+    if name not in known:
+        raise UserError("--protocol", name, "there is no such protocol", allowed=known)
 
 
 def heading_of(protocol: str) -> str:

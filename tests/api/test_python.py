@@ -278,6 +278,12 @@ def test_columns_of_a_comparison_are_numbers_or_texts(run, columns, multiples):
     assert [column.multiple for column in table.columns] == multiples
 
 
+@pytest.mark.parametrize("method", ["compare", "to_frame", "plot"])
+def test_a_misspelt_protocol_suggests_the_nearest_one_of_posenc(run, method):
+    with pytest.raises(UserError, match="did you mean: needle"):
+        getattr(run.runs(), method)(protocol="neddle")
+
+
 @pytest.fixture(scope="module")
 def plot(run):
     return run.runs().plot("change")
