@@ -145,7 +145,15 @@ def _page(
     # The page embeds the JavaScript of Vega, 0.9 MB, which a table in a terminal does not need.
     from posenc.report.page import page
 
-    all_comparisons = [*comparisons, *_other_protocols(runs, request)]
+    others = _other_protocols(runs, request)
+    kinds_beside = _kinds_beside_losses([*comparisons, *others])
+    all_comparisons = [*comparisons]
+    for comparison in others:
+        # The tables of losses have recall in them, of the plants of the training alone.
+        recall = RECALL.of_table(comparison)
+        is_recall = comparison.header.protocol == RECALL.protocol
+        if not is_recall or (recall is not None and recall.kind not in kinds_beside):
+            all_comparisons.append(comparison)
     # The page names the command that made it, so that it can be made again.
     return page(renamed(all_comparisons, output.labels), ["posenc", *sys.argv[1:]])
 
@@ -158,9 +166,14 @@ def _other_protocols(runs: Sequence[Run], request: CompareRequest) -> list[Compa
     request_for_all = CompareRequest(
         ALL_PROTOCOLS, request.metric, rows=request.rows, allow_mixed=request.allow_mixed
     )
-    on_the_page = (request.protocol, RECALL.protocol)  # the headline's table has recall in it
     return [
         comparison
         for comparison in compare_runs(runs, request_for_all)
-        if comparison.header.protocol not in on_the_page
+        if comparison.header.protocol != request.protocol
     ]
+
+
+def _kinds_beside_losses(comparisons: Sequence[Comparison]) -> set[str | None]:
+    """Return the kinds of plants whose recall stands beside losses; None is that of older records."""
+    tables = [RECALL.of_table(table) for table in comparisons if table.header.protocol != RECALL.protocol]
+    return {recall.kind for recall in tables if recall is not None}

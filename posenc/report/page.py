@@ -225,7 +225,7 @@ def _section(comparison: Comparison, title: str, names: RowNames) -> Section:
     full = full_report(comparison)
     numbers = {row_label(row): names.number(names.name(row)) for row in comparison.rows}
     # A page cannot follow these: they name options of the command line.
-    hints_at_commands = (more_note(comparison), also_measured_note(comparison.header))
+    hints_at_commands = (more_note(comparison), also_measured_note(comparison))
     return Section(
         title=title,
         answer=short.answer,

@@ -170,7 +170,7 @@ def _run_report(comparison: Comparison) -> Report:
         recovered_note(comparison.rows),
         *why_notes(comparison),
         *reason_notes(comparison),
-        also_measured_note(header),
+        also_measured_note(comparison),
         *left_out_notes(header),
     ]
     tables = [_run_table(comparison, row), *tables_of_parts([row])]

@@ -142,6 +142,15 @@ def test_recall_is_a_line_beside_the_losses(compare_recall):
     assert "recall: 90% within T, 60% at 2x" in compare_recall("--columns", "1x,2x").out
 
 
+def test_a_page_has_recall_of_plants_that_the_training_did_not_have(posenc, working_folder):
+    recall = recall_records({8: 30, 32: 30, 56: 30, 112: 30})
+    for measured in recall:
+        measured["recall"] |= {"kind": "assignments", "choices": 16}
+    write_run(working_folder / "runs", records=[record(T, 1.0), record(2 * T, 1.1), *recall])
+    assert posenc("compare", "--html", "page.html").code == 0
+    assert "% of values of planted names found within T" in Path("page.html").read_text()
+
+
 @pytest.mark.parametrize(("level", "learned"), [("90", True), ("90.5", False)])
 def test_the_level_of_recall_decides_what_a_row_learned(compare_recall, level, learned):
     table = json_of(compare_recall("--format", "json", "--protocol", "recall", "--recall-level", level))

@@ -336,7 +336,7 @@ def test_a_wrong_ending_is_named(tmp_path):
 
 def test_a_chart_without_a_number_says_how_to_get_one(tmp_path):
     write_run(tmp_path / "runs", "n" * 44)
-    with pytest.raises(UserError, match="no run was asked to recall: posenc train experiment=recall"):
+    with pytest.raises(UserError, match="no recall beside these losses: posenc train experiment=recall"):
         draw_figure("recall", comparisons_of(tmp_path / "runs"))
 
 

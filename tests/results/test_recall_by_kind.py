@@ -49,6 +49,29 @@ def test_recall_of_another_kind_is_a_table_of_its_own(asked_for_both):
     assert tables[1].header.group["evaluated on"].endswith("with planted tokens")
 
 
+@pytest.fixture
+def asked_for_other(tmp_path):
+    """A run that was asked only for other plants than those of its training."""
+    write_trained(tmp_path, {"kind": "tokens", **PLANT}, records_of_kind(FEW_FOUND, "assignments"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("metric", ["nats", "bpb"])
+def test_recall_of_another_kind_alone_is_shown_in_every_metric(asked_for_other, metric):
+    """With --metric bpb the table had its numbers, and the sentence above it said that there were none."""
+    text = render([compared(asked_for_other, protocol="recall", metric=metric)], "table")
+    assert "Did not learn to recall: rope." in text
+
+
+def test_a_table_of_losses_names_recall_that_it_does_not_show(asked_for_other):
+    text = render([compared(asked_for_other)], "table")
+    assert "also measured: recall (posenc compare --protocol all)" in text
+
+
+def test_a_table_of_losses_does_not_name_recall_that_it_shows(asked_for_both):
+    assert "also measured" not in render([compared(asked_for_both)], "table")
+
+
 def test_a_run_whose_plant_has_no_kind_was_trained_with_tokens(tmp_path):
     records = records_of_kind(ALL_FOUND, "tokens") + records_of_kind(FEW_FOUND, "assignments")
     write_trained(tmp_path, PLANT, records)

@@ -45,7 +45,9 @@ CHARTS = {
     "recall": "share of planted values found, by window and distance",
     "use": "harm and use: recall against the change of the loss, in the longest window",
 }
-NO_RECALL = "no run was asked to recall: posenc train experiment=recall"
+NO_RECALL = (
+    "no recall beside these losses: posenc train experiment=recall; of other plants: --protocol recall"
+)
 
 
 def _lines(row: Row) -> Iterator[Line]:

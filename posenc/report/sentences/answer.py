@@ -13,12 +13,12 @@ from posenc.report.sentences.settling import ENOUGH_SEEDS, Rival, what_settles
 from posenc.report.sentences.shared import (
     all_cells,
     has_unigram_reference,
+    is_recall_only,
     length_name,
     lengths_by_names,
     shown_columns,
 )
 from posenc.report.texts import length_text, names_text, row_label
-from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
 from posenc.results.headers import Header
@@ -26,20 +26,23 @@ from posenc.results.numbers import printed_change
 from posenc.results.rows import Row
 
 NOTHING_YET = "No run has a number yet."
+NO_BYTES = "The targets have no bytes, so no loss is in bits per byte (--metric nats)."
 UNITS_OF_CHANGES = {"nats": "nats", "bpb": "bits/byte", "ppl": "in perplexity"}
 
 
 def answer(comparison: Comparison) -> str:
     """Return the answer of the comparison, in one sentence or a few."""
     rows = comparison.rows
-    column_indices = shown_columns(comparison)
-    has_numbers = any(cell.mean is not None for cell in all_cells(comparison))
-    if not column_indices or not has_numbers:
-        return NOTHING_YET
-    if comparison.header.protocol == RECALL.protocol:
+    # Before the losses, which these tables do not show: their targets have no bytes, so that with --metric
+    # bpb there is no loss, and still a number.
+    if is_recall_only(comparison):
         return recall_answer(comparison) or "Recall was not measured past T."
     if is_exact(comparison):
         return exact_answer(comparison)
+    column_indices = shown_columns(comparison)
+    has_numbers = any(cell.mean is not None for cell in all_cells(comparison))
+    if not column_indices or not has_numbers:
+        return NO_BYTES if _has_no_bytes(comparison) else NOTHING_YET
     # Before the baseline: curves have no ranks, so that a baseline has nothing to be compared with.
     if has_curves(comparison):
         return _break_answer(rows)
@@ -54,6 +57,15 @@ def answer(comparison: Comparison) -> str:
         recall_answer(comparison),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _has_no_bytes(comparison: Comparison) -> bool:
+    """Tell whether losses in nats were measured, on targets that cannot have any in bits per byte."""
+    if comparison.header.metric != "bpb":
+        return False
+    members = [member for row in comparison.rows for member in row.members]
+    measurements = [measurement for member in members for measurement in member.measurements]
+    return any(measurement.nats is not None for measurement in measurements)
 
 
 def _break_answer(rows: Sequence[Row]) -> str:

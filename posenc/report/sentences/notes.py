@@ -108,10 +108,15 @@ def more_note(comparison: Comparison) -> str:
     return "more: --full, --explain, --protocol all"
 
 
-def also_measured_note(header: Header) -> str:
+def also_measured_note(comparison: Comparison) -> str:
     """Return the other protocols of the runs; empty without any."""
-    # Recall is left out: it has columns beside the losses, so the reader need not ask for its table.
-    other_protocols = [name for name in header.also_measured if name not in (HEADLINE, RECALL.protocol)]
+    header = comparison.header
+    in_table = {HEADLINE}
+    # Recall has columns beside the losses, so the reader need not ask for its table. But recall of other
+    # plants than those of the training, or of another text, is in its own table alone.
+    if RECALL.of_table(comparison) is not None:
+        in_table.add(RECALL.protocol)
+    other_protocols = [name for name in header.also_measured if name not in in_table]
     # In the other tables the user has already chosen a protocol, and knows of the option.
     if not other_protocols or header.protocol != HEADLINE:
         return ""
