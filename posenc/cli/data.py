@@ -20,6 +20,7 @@ from posenc.core.plugins import import_plugins
 from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
 from posenc.data.catalogue import ListedCorpus
 from posenc.data.corpus import BYTES
+from posenc.data.corpus_checks import few_groups_note
 from posenc.data.token_cache import entry_of
 from posenc.evaluation.lengths import LONGEST_DEFAULT
 from posenc.settings.tree import RunSettings
@@ -149,7 +150,10 @@ def _length_fits(facts: CorpusFacts, context_length: int) -> list[LengthFit]:
 
 
 def _notes(facts: CorpusFacts, context_length: int) -> list[str]:
-    return corpus_notes(facts, "test", LONGEST_DEFAULT * context_length, context_length)
+    longest = LONGEST_DEFAULT * context_length
+    groups_note = few_groups_note(facts, "test", longest)
+    notes = corpus_notes(facts, "test", longest, context_length)
+    return notes if groups_note is None else [*notes, groups_note]
 
 
 def _print_facts(facts: CorpusFacts, context_length: int) -> None:

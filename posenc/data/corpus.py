@@ -20,6 +20,7 @@ from posenc.data.tokenizers import build_tokenizer
 from posenc.settings.tree import DataSettings, TokenizerSettings
 
 BYTES = TokenizerSettings(name="bytes")  # the tokenizer of the trigram, the reference of fixed-target
+BYTES_IN_CACHE = {"name": "bytes"}  # the same tokenizer, as the token cache knows it
 FIGURES_VERSION = 3  # raised when a source makes other documents of the same data, or figures are added
 log = logging.getLogger(__name__)
 
@@ -189,7 +190,7 @@ def _figures_file(pinned: dict[str, Any]) -> Path:
 
 def _cached_documents(fingerprint: str) -> list[Document] | None:
     """Return the documents of a corpus whose bytes are in the token cache; None if they are not."""
-    store = open_entry(entry_of(fingerprint, {"name": "bytes"}))
+    store = open_entry(entry_of(fingerprint, BYTES_IN_CACHE))
     if store is None:
         return None
     documents = []
@@ -199,6 +200,15 @@ def _cached_documents(fingerprint: str) -> list[Document] | None:
             documents.append(Document(document_id, text, split_name))
     # The cache has them split by split, and the fingerprint is taken in the order of ids.
     return sorted(documents, key=lambda document: document.id)
+
+
+def document_ids(facts: CorpusFacts, split: str) -> list[str] | None:
+    """Return the ids of a split's documents, in the order of its sizes; None if their text must be read."""
+    if facts.text.is_loaded:
+        return [document.id for document in facts.read() if document.split == split]
+    # The text of a pinned corpus is not in memory, but its ids are in a small file beside its bytes.
+    store = open_entry(entry_of(facts.fingerprint, BYTES_IN_CACHE))
+    return None if store is None else store.splits[split].ids
 
 
 def training_texts(fingerprint: str) -> set[bytes]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from posenc.core.errors import UserError, plural
-from posenc.data.corpus import CorpusFacts, read_facts
-from posenc.data.documents import SPLITS
+from posenc.data.corpus import CorpusFacts, document_ids, read_facts
+from posenc.data.documents import SPLITS, groups_of
 from posenc.data.tasks.instances import TaskInstances
 from posenc.data.token_cache import TokenStore
 from posenc.data.tokenizers import check_tokenizer
-from posenc.results.statistics.documents import FEW_DOCUMENTS, MIN_DOCUMENTS
+from posenc.results.statistics.documents import FEW_DOCUMENTS, MIN_DOCUMENTS, MIN_GROUPS
 from posenc.settings.tree import DataSettings, TokenizerSettings
 
 SMALL_SHARE = 0.5  # the user is told if windows reach at most this share of the training text
@@ -133,6 +133,25 @@ def corpus_notes(
         _few_documents_note(sizes[split], window, split, unit),
     ]
     return [note for note in notes if note]
+
+
+def few_groups_note(facts: CorpusFacts, split: str, window: int) -> str | None:
+    """Return a note if an interval counts documents as independent although they are of a few groups."""
+    ids = document_ids(facts, split)
+    groups = None if ids is None else groups_of(ids)
+    if groups is None:
+        return None
+    sizes = facts.sizes[split]
+    groups_of_long = [group for group, size in zip(groups, sizes, strict=True) if size > window]
+    count = len(set(groups_of_long))
+    # Where the documents are too few for an interval there is nothing to warn of.
+    if count >= MIN_GROUPS or len(groups_of_long) < MIN_DOCUMENTS:
+        return None
+    return (
+        f"the {split} documents longer than {window} bytes are of {plural(count, 'group')} (folders, books), "
+        f"fewer than {MIN_GROUPS}: a 95% CI counts each document as independent, and is too narrow where the "
+        "texts of a group are alike"
+    )
 
 
 def _short_documents_note(sizes: Sequence[int], context_length: int, unit: str) -> str | None:

@@ -108,6 +108,31 @@ def test_info_makes_no_tokens(info, cache):
 
 
 # --- Groups, such as the files of one folder
+@pytest.fixture
+def notes_of_authors(posenc, working_folder):
+    """Return a function that gives the notes of `posenc data info` on 400 texts of so many authors."""
+
+    def notes(authors):
+        texts = {f"author{i % authors:02}/{i:03}.txt": f"{i} of a text with words in it." for i in range(400)}
+        write(working_folder / "texts", texts)
+        result = posenc("data", "info", "data=files", "data.paths=texts", "context_length=2", "--json")
+        assert result.code == 0, result.err
+        return " ".join(json.loads(result.out)["notes"])
+
+    return notes
+
+
+def test_info_says_where_groups_are_too_few_for_an_interval(notes_of_authors):
+    notes = notes_of_authors(6)
+    assert "the test documents longer than 16 bytes are of 6 groups (folders, books), fewer than 20" in notes
+    assert "too narrow" in notes
+
+
+@pytest.mark.parametrize("authors", [25, 400])
+def test_info_says_nothing_of_groups_that_are_enough_or_of_one_text_each(notes_of_authors, authors):
+    assert "group" not in notes_of_authors(authors)
+
+
 def test_groups_are_in_the_records(posenc, working_folder):
     texts = {f"author{i % 6}/{i:02d}.txt": f"{i} of a text with words in it.\n" * (i + 30) for i in range(60)}
     write(working_folder / "texts", texts)

@@ -19,6 +19,7 @@ from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
 from posenc.results.numbers import printed_change
 from posenc.results.rows import Row
+from posenc.results.statistics.documents import MIN_GROUPS
 from posenc.results.statistics.verdicts import COLLAPSED_MARGIN, SAME_MARGIN
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ CELL_COLUMNS = (
             (
                 "95% CI",
                 "over test documents (by folder, book or article where known) and seeds; with one seed over "
-                "documents only: it says nothing about other seeds",
+                f"documents only: it says nothing about other seeds. With fewer than {MIN_GROUPS} folders, "
+                "books or articles each document counts by itself, and the CI is too narrow if those of one "
+                "folder are alike; posenc data info says where it is so",
             ),
         ),
     ),
