@@ -54,7 +54,7 @@ def module_of(path):
 MODULES = {module_of(path): path for path in CODE}
 # A package imports only from itself and from those before it.
 ORDER = (
-    *("core", "settings", "results", "data", "encodings", "model", "training", "evaluation", "laws"),
+    *("core", "settings", "results", "data", "encodings", "model", "nn", "training", "evaluation", "laws"),
     *("report", "pictures", "tracking", "config", "running", "api", "cli"),
 )
 

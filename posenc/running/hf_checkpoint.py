@@ -28,7 +28,7 @@ from posenc.core.paths import cache_dir, expanded, is_file, is_folder, looks_loc
 from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.configurations import rope_settings
-from posenc.evaluation.models.transformers import ATTENTION_NAME
+from posenc.evaluation.models.replaced_parts import ATTENTION_NAME
 from posenc.running.weight_types import weight_type_name
 
 ADAPTER = "adapter_config.json"  # of peft: such a folder names the folder with the weights

@@ -10,7 +10,9 @@ import transformers
 from posenc.evaluation import passes
 from posenc.evaluation.errors import OutOfMemoryError
 from posenc.evaluation.extensions import build_extension
+from posenc.evaluation.models.chunks import pass_in_chunks
 from posenc.evaluation.models.configurations import tokens_kept
+from posenc.evaluation.models.layer_progress import LayerProgress
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.training.memory import LiveTensors
 
@@ -77,19 +79,22 @@ def test_layers_of_every_chunk_tell_how_far_a_pass_is():
     assert shares == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_the_keys_of_earlier_chunks_are_dropped_before_logits():
-    subject = TransformersModel(model_of("llama"), T, chunk_tokens=CHUNK)
+def pass_for_one_target():
+    """Make a pass over T tokens in chunks, for the last one."""
+    decoder = model_of("llama").base_model
     tokens = torch.zeros(1, T, dtype=torch.int64)
-    output, _ = subject._pass_in_chunks(subject.model.base_model, tokens, 1, CHUNK, None)
-    assert "past_key_values" not in output
+    nothing_reported = LayerProgress(layers=None, on_layer=None)
+    return pass_in_chunks(decoder, tokens, 1, CHUNK, nothing_reported)
+
+
+def test_the_keys_of_earlier_chunks_are_dropped_before_logits():
+    assert "past_key_values" not in pass_for_one_target().output
 
 
 def test_hidden_states_before_the_targets_are_dropped_with_their_chunk():
-    subject = TransformersModel(model_of("llama"), T, chunk_tokens=CHUNK)
-    tokens = torch.zeros(1, T, dtype=torch.int64)
     with torch.no_grad(), LiveTensors() as meter:
-        _, hidden = subject._pass_in_chunks(subject.model.base_model, tokens, 1, CHUNK, None)
-    assert hidden.shape == (1, 1, 32)
+        chunked = pass_for_one_target()
+    assert chunked.hidden.shape == (1, 1, 32)
     assert meter.live < T * 32 * 4
 
 

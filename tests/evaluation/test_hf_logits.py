@@ -7,7 +7,9 @@ import transformers
 
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.models import callables
+from posenc.evaluation.models import callables, hidden_states
+from posenc.evaluation.models import transformers as measured_model
+from posenc.evaluation.models.chunks import pass_in_chunks
 from posenc.evaluation.models.scoring import ModelPass, scorer_of
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.training.memory import LiveTensors
@@ -194,7 +196,7 @@ def test_the_hidden_states_are_those_that_the_model_makes_logits_of():
 
 def test_a_model_without_such_a_module_makes_all_logits(monkeypatch):
     subject = model_of("llama")
-    monkeypatch.setattr(TransformersModel, "_makes_logits_of", lambda *_: False)
+    monkeypatch.setattr(hidden_states, "_makes_logits_of", lambda *_: False)
     tokens, _ = windows(250, T)
     logits = subject.target_logits(tokens, T)(slice(None))
     torch.testing.assert_close(logits, subject.model(tokens).logits, atol=1e-6, rtol=0)
@@ -204,13 +206,12 @@ def test_chunks_that_give_other_logits_are_refused(monkeypatch):
     subject = model_of("llama")
     subject.chunk_tokens = 8
     subject.check_chunks()
-    whole_pass = TransformersModel._pass_in_chunks
 
-    def without_keys(self, decoder, inputs, n_targets, chunk_tokens, on_layer):
+    def without_keys(decoder, inputs, n_targets, chunk_tokens, progress):
         """Forget the chunks before the last one."""
-        return whole_pass(self, decoder, inputs[:, -chunk_tokens:], chunk_tokens, chunk_tokens, on_layer)
+        return pass_in_chunks(decoder, inputs[:, -chunk_tokens:], chunk_tokens, chunk_tokens, progress)
 
-    monkeypatch.setattr(TransformersModel, "_pass_in_chunks", without_keys)
+    monkeypatch.setattr(measured_model, "pass_in_chunks", without_keys)
     with pytest.raises(UserError, match=r"subject\.chunk_tokens=8: would give other numbers"):
         subject.check_chunks()
 

@@ -17,7 +17,8 @@ from hf_models import LONG, LONGROPE, T
 from posenc.core.errors import UserError
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions import build_extension
-from posenc.evaluation.models.transformers import KNOWN_ATTENTIONS, TransformersModel
+from posenc.evaluation.models.obstacles import KNOWN_ATTENTIONS
+from posenc.evaluation.models.transformers import TransformersModel
 from posenc.model.kernels import changed_limits
 
 WINDOW = 2 * LONG

@@ -2,18 +2,16 @@
 
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import hf_models
-import numpy as np
 import pytest
 import safetensors
 import tiny
 import torch
 import transformers
-from composed import train_settings
 from fake_runs import edit_json, only_run, read_json
+from hf_loops import loss_by_hand, target_windows
 from in_process import called_in
 
 import posenc as px
@@ -21,14 +19,9 @@ from posenc.api.loaded_subject import LoadedSubject
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
-from posenc.data import prepare
 from posenc.evaluation.extensions import extensions
-from posenc.evaluation.lengths import EvalLengths
-from posenc.evaluation.protocols.fixed_target import FixedTarget
-from posenc.evaluation.request import EvalRequest
 from posenc.running import export_hf
 from posenc.running.jobs import check_jobs
-from posenc.settings.tree import TokenizerSettings
 
 T = hf_models.T
 YARN_KNOBS = {"beta_fast": 4.0, "beta_slow": 0.2}
@@ -92,41 +85,6 @@ def measured(path, settings, **changes):
     return losses(evaluate(path, settings, **changes).records, changes.get("extend"))
 
 
-@dataclass(frozen=True)
-class TargetWindows:
-    """The texts of all fixed targets, (N, window + 1) tokens, and how many of the last are targets."""
-
-    tokens: torch.Tensor
-    block: int
-
-
-def target_windows(path, corpus, window):
-    """Return the text before and of every fixed target, with the tokenizer of a checkpoint."""
-    data = train_settings("data=files", f"data.paths={corpus}").data
-    tokenizer = TokenizerSettings.model_validate({"name": "hf", "path": str(path), "revision": "main"})
-    store = prepare(data, tokenizer)
-    lengths = EvalLengths.of([T, 2 * T, 8 * T], T)
-    protocol = FixedTarget(FixedTarget.Settings(target_fraction=0.25))
-    plan = protocol.plan(EvalRequest(store=store, split="test", lengths=lengths, max_targets=200))
-    stops = store.splits["test"].starts[plan.documents] + plan.ends
-    rows = np.stack([store.tokens[stop - window - 1 : stop] for stop in stops]).astype(np.int64)
-    return TargetWindows(torch.from_numpy(rows), plan.block)
-
-
-def loss_by_hand(model, windows, bos=None):
-    """Return the mean loss of the targets by a loop over the model itself.
-
-    The last token is no input: a scale may depend on the number of inputs.
-    """
-    inputs = windows.tokens[:, :-1].clone()
-    targets = windows.tokens[:, -windows.block :]
-    if bos is not None:
-        inputs[:, 0] = bos
-    with torch.no_grad():
-        logits = torch.cat([model(rows).logits[:, -windows.block :].float() for rows in inputs.split(16)])
-    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()))
-
-
 FAST_MODELS = {
     "gpt2",
     "llama",
@@ -149,6 +107,13 @@ def test_the_loss_is_that_of_a_loop_over_the_model(name, bos, checkpoints, setti
             model.config.max_seq_len = window + 1
         expected = loss_by_hand(model, target_windows(path, corpus, window), 256 if bos else None)
         assert loss_by_window[window] == pytest.approx(expected, abs=1e-4), window
+
+
+@pytest.mark.parametrize("attention", ["eager", pytest.param("flex_attention", marks=pytest.mark.slow)])
+def test_the_loss_does_not_depend_on_how_transformers_attends(attention, checkpoints, settings):
+    path = checkpoints("llama")
+    chosen = measured(path, settings, **{"subject.attention": attention})
+    assert chosen == pytest.approx(measured(path, settings), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gptj"])

@@ -19,7 +19,6 @@ import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -27,7 +26,6 @@ from torch import Tensor, nn
 
 from posenc.core.errors import UserError, first_line
 from posenc.encodings.base import Encoding
-from posenc.encodings.shared.rotary import Rotary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.extensions import (
     Extension,
@@ -36,22 +34,18 @@ from posenc.evaluation.extensions import (
     extensions,
     leaves,
 )
-from posenc.evaluation.extensions.redistanced import Redistanced
 from posenc.evaluation.models.callables import (
     CallableModel,
     LogitsOf,
     NextLogits,
     OnLayer,
 )
-from posenc.evaluation.models.configurations import (
-    DYNAMIC,
-    GLOBAL_LAYERS,
-    LOCAL_LAYERS,
-    LONGROPE,
-    has_bias_instead,
-    scaled_types,
-    shape_of,
-)
+from posenc.evaluation.models.chunks import CHUNKS_TOLERANCE, pass_in_chunks, why_not_in_chunks
+from posenc.evaluation.models.configurations import LONGROPE, has_bias_instead, shape_of
+from posenc.evaluation.models.hidden_states import decoder_of, is_close, logits_of_hidden, without_past
+from posenc.evaluation.models.layer_progress import LayerProgress
+from posenc.evaluation.models.obstacles import obstacle_in_attention, obstacle_in_rotation
+from posenc.evaluation.models.replaced_parts import copied_rotations, replaced_attention
 from posenc.evaluation.models.rotations import (
     KnownRotary,
     ModelRotation,
@@ -59,26 +53,10 @@ from posenc.evaluation.models.rotations import (
     rotations_of,
     why_rotation_is_fixed,
 )
-from posenc.evaluation.models.transformers_attention import AttentionParts, attention, score_options
+from posenc.evaluation.models.transformers_attention import AttentionParts, changes_distances
 
-ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
 TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings")  # tables of positions in models
 TRIAL_TOKENS = 8  # of passes that find out which module's hidden states become logits, and whether chunks do
-OTHER_IN_CHUNKS = ("moshi",)  # beyond its local window; a short text in chunks does not show it
-CHUNKS_TOLERANCE = 0.3  # of the spread of logits; in bf16 and eight bits other products round differently
-TRIAL_TOLERANCE = 0.01  # of the spread of logits; those of another module are off by as much as the spread
-USABLE_HOOKS = {"rotate", "scores", "visible"}  # hooks of an extension that can act in transformers
-# Architectures in which posenc can rotate in the model's place. A test of each says that it rotates in all
-# layers, after all other changes to queries and keys, and turns number i of a head with number i + D'/2.
-# Others turn neighbours (Cohere, GLM) or leave out layers (SmolLM3, Llama 4).
-KNOWN_ATTENTIONS = (
-    *("apertus", "arcee", "bitnet", "gemma", "gemma2", "gemma3_text", "gpt_neox", "gpt_oss", "granite"),
-    *("llama", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
-    *("qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2"),
-)
-# Settings of architectures whose layers choose the keys that each query sees, or make one key of several
-# tokens. Each tells its attention function in its own way, which posenc's cannot follow.
-SETTINGS_OF_CHOSEN_KEYS = ("index_topk", "index_topk_blocks", "indexer_budget", "compress_rates")
 
 
 class TransformersModel(CallableModel):
@@ -123,11 +101,6 @@ class TransformersModel(CallableModel):
         return self.function
 
     @property
-    def has_decoder(self) -> bool:
-        """Tell whether the model has a part that returns hidden states, from which logits can be made."""
-        return self.model.base_model is not self.model
-
-    @property
     def should_make_own_logits(self) -> bool:
         """Tell whether logits are to be made from hidden states, because the model would make all of them.
 
@@ -137,30 +110,8 @@ class TransformersModel(CallableModel):
 
     @functools.cached_property
     def _decoder(self) -> Any:
-        """Return the module whose hidden states become the model's logits; None if there is no such module.
-
-        Mostly it is the base model. OPT calls a part of that, so each is tried with a few tokens. Without
-        such a module the model makes all logits at once.
-        """
-        if not self.has_decoder:
-            return None
-        candidates = (self.model.base_model, self.model.get_decoder())
-        return next((decoder for decoder in candidates if self._makes_logits_of(decoder)), None)
-
-    @torch.no_grad()
-    def _makes_logits_of(self, decoder: Any) -> bool:
-        """Tell whether the model, given hidden states of this module, makes the logits of a whole pass."""
-        tokens = self._trial_tokens()
-        # A block, and not all of them: ProphetNet makes the logits of whole passes alone.
-        start = tokens.shape[1] // 2
-        try:
-            output = decoder(tokens, use_cache=False)
-            logits = self._logits_of_hidden(decoder, output, output.last_hidden_state[:, start:])
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            return False  # it takes or returns something else
-        expected = self.model(tokens, use_cache=False).logits[:, start:]
-        # Both are made by the same products. In another module's place logits would be those of other states.
-        return _is_close(logits, expected, TRIAL_TOLERANCE)
+        """Return the module whose hidden states become the model's logits; None if there is none."""
+        return decoder_of(self.model, self._trial_tokens())
 
     def _trial_tokens(self) -> Tensor:
         """Return a few tokens (1, W): the last ones, since padding and other marks mostly are the first."""
@@ -221,27 +172,12 @@ class TransformersModel(CallableModel):
         if extension is None:
             return
         parts = leaves(extension.effective_encoding(window))
-        obstacle = self._obstacle_in_attention(extension, parts)
+        obstacle = obstacle_in_attention(self.model, extension, parts)
         obstacle = obstacle or self._obstacle_in_rotation(extension, parts)
         if obstacle is not None:
             raise NotForThisEncodingError(type(extension), architecture, obstacle.reason, hint=obstacle.hint)
         if not tune:  # knobs are still to be chosen
             extension.check_change(window)
-
-    def _obstacle_in_attention(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
-        """Return why the parts of an extension cannot act in the attention; None if nothing prevents it."""
-        # Redistanced declares `prepare` as well, which posenc's attention function calls itself.
-        parts_by_hooks = [part for part in parts if not isinstance(part, Redistanced)]
-        if any(part.hooks - USABLE_HOOKS for part in parts_by_hooks):
-            return Obstacle("it acts where transformers lets nothing in")
-        if AttentionParts.of(parts) and not getattr(self.model, "_supports_attention_backend", False):
-            return Obstacle("transformers lets nothing into the attention of this architecture")
-        if AttentionParts.of(parts) and any(hasattr(self.config, name) for name in SETTINGS_OF_CHOSEN_KEYS):
-            return Obstacle("the layers of this architecture choose which keys a query sees")
-        if changes_distances(parts) and self.config.model_type not in KNOWN_ATTENTIONS:
-            reason = "it needs queries and keys before their rotation, out of reach in this architecture"
-            return Obstacle(reason, f"extend=yarn, pi, ...; {extension.name} acts in llama, qwen3, phi3, ...")
-        return None
 
     def _obstacle_in_rotation(self, extension: Extension, parts: Sequence[Encoding]) -> Obstacle | None:
         """Return why the parts of an extension cannot change the rotation; None if they can, or do not."""
@@ -249,26 +185,7 @@ class TransformersModel(CallableModel):
         if self.rotation is None or is_as_trained:
             return None
         (module,) = self.rotations.values()
-        if not self.rotation.follows_tables(module):
-            return Obstacle("its rotation makes its frequencies anew in each pass")
-        if self.rotation.scaled_lengths is None:
-            return None
-        rope_type = self.rotation.rope_type
-        original_length = self.rotation.scaled_lengths.before
-        scaled_length = self.rotation.scaled_lengths.after
-        # An extension may act beyond the scaling or in its place. Only the user knows which is meant.
-        if self.shape.train_length <= original_length:
-            lengths = f"from {original_length} to {scaled_length} tokens"
-            reason = f"its rotation is scaled already ({rope_type}), {lengths}"
-            beyond_scaling = f"context_length={scaled_length}: from there on"
-            hint = f"{beyond_scaling}; subject.rope_scaling=false: without its scaling"
-            return Obstacle(reason, hint)
-        parts_within = leaves(extension.effective_encoding(original_length))
-        # Up to that length the model turns by its short table, but posenc would turn by the long one.
-        if rope_type == LONGROPE and changes_distances(parts_within):
-            reason = f"its frequencies up to {original_length} tokens are others than beyond ({rope_type})"
-            return Obstacle(reason)
-        return None
+        return obstacle_in_rotation(self.rotation, module, extension, parts, self.shape.train_length)
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:
@@ -300,65 +217,27 @@ class TransformersModel(CallableModel):
         if decoder is None:
             return super().target_logits(tokens, n_targets, encoding)
         inputs = self._inputs(tokens)
+        progress = LayerProgress.of(self.model, self.shape.n_layers, on_layer)
         with self._with_encoding(encoding):
             if self.chunk_tokens is None or self.chunk_tokens >= inputs.shape[1]:
-                with self._reporting_layers(on_layer):
+                with progress.reported():
                     output = decoder(inputs, use_cache=False)
                 hidden = output.last_hidden_state[:, -n_targets:]  # (B, n, d)
             else:
-                output, hidden = self._pass_in_chunks(decoder, inputs, n_targets, self.chunk_tokens, on_layer)
+                chunked = pass_in_chunks(decoder, inputs, n_targets, self.chunk_tokens, progress)
+                output = chunked.output
+                hidden = chunked.hidden
 
         def logits_of(columns: slice) -> Tensor:
             hidden_block = hidden[:, columns]
-            logits = self._logits_of_hidden(decoder, output, hidden_block)
+            logits = logits_of_hidden(self.model, decoder, output, hidden_block)
             return self.checked(logits, tuple(hidden_block.shape[:2]))
 
         return logits_of
 
-    def _pass_in_chunks(
-        self, decoder: Any, inputs: Tensor, n_targets: int, chunk_tokens: int, on_layer: OnLayer | None
-    ) -> tuple[Any, Tensor]:
-        """Make a pass over inputs (B, W), so many tokens of each window at a time.
-
-        Return the output of the last chunk without keys and values, and the hidden states of the targets
-        (B, n, d). Those of other tokens are dropped with their chunk.
-        """
-        length = inputs.shape[1]
-        first_target = length - n_targets
-        past = None
-        hidden_of_chunks = []
-        for start in range(0, length, chunk_tokens):
-            chunk = inputs[:, start : start + chunk_tokens]
-            part = _ShareOfPass(start / length, chunk.shape[1] / length)
-            with self._reporting_layers(None if on_layer is None else part.reporter(on_layer)):
-                output = decoder(chunk, past_key_values=past, use_cache=True)
-            past = output.past_key_values
-            n_before_targets = max(first_target - start, 0)
-            if n_before_targets < chunk.shape[1]:  # an empty slice would keep the whole chunk in memory
-                hidden_of_chunks.append(output.last_hidden_state[:, n_before_targets:])
-        return _without_past(output), torch.cat(hidden_of_chunks, dim=1)
-
     def why_not_in_chunks(self, acting: Encoding) -> str | None:
-        """Return why passes in chunks would give other numbers while an encoding acts; None if they do not.
-
-        Only modules and configuration are looked at, so that an outline of the model is enough.
-        """
-        parameters = inspect.signature(type(self.model.base_model).forward).parameters
-        other_layers = set(getattr(self.config, "layer_types", None) or ()) - {GLOBAL_LAYERS, LOCAL_LAYERS}
-        # Mamba and its relatives carry a state that is no list of keys and values.
-        is_stateful = getattr(self.model, "_is_stateful", False) or bool(other_layers)
-        by_window = [name for name in scaled_types(self.config) if name in (DYNAMIC, LONGROPE)]
-        if not self.has_decoder:
-            return f"{self.config.model_type} has no part that returns hidden states"
-        if self.config.model_type in OTHER_IN_CHUNKS:
-            return f"{self.config.model_type} sees other tokens of earlier chunks than of a whole pass"
-        if "past_key_values" not in parameters or is_stateful:
-            return f"{self.config.model_type} keeps another state than keys and values of earlier tokens"
-        if by_window and self.rotates:
-            return f"its rotation is {by_window[0]}: its frequencies depend on the length of the whole text"
-        if AttentionParts.of(leaves(acting)):
-            return "the extension acts in the attention, which posenc computes over whole windows"
-        return None
+        """Return why passes in chunks would give other numbers with an encoding; None if they do not."""
+        return why_not_in_chunks(self.model, leaves(acting), rotates=self.rotates)
 
     @torch.no_grad()
     def check_chunks(self) -> None:
@@ -375,7 +254,7 @@ class TransformersModel(CallableModel):
         in_chunks.chunk_tokens = max(1, n_tokens // 2)
         try:
             logits = in_chunks.target_logits(tokens, n_tokens)(slice(None))
-            is_same = _is_close(logits, expected, CHUNKS_TOLERANCE)
+            is_same = is_close(logits, expected, CHUNKS_TOLERANCE)
         except RuntimeError:
             is_same = False
         if not is_same:
@@ -401,53 +280,13 @@ class TransformersModel(CallableModel):
             if self.should_make_own_logits:
                 output = self._decoder(inputs, past_key_values=past, use_cache=True)
                 hidden = output.last_hidden_state[:, -1:]
-                logits = self._logits_of_hidden(self._decoder, _without_past(output), hidden)
+                logits = logits_of_hidden(self.model, self._decoder, without_past(output), hidden)
             else:
                 options = {"logits_to_keep": 1} if self.can_limit_logits else {}
                 output = self.model(inputs, past_key_values=past, use_cache=True, **options)
                 logits = output.logits[:, -1:]
         logits = self.checked(logits, (len(tokens), 1))
         return NextLogits(logits[:, -1], past=output.past_key_values)
-
-    @torch.no_grad()
-    def _logits_of_hidden(self, decoder: Any, output: Any, hidden: Tensor) -> Tensor:
-        """Return the logits (B, n, V) of hidden states (B, n, d). `output` is what the decoder returned.
-
-        The model is called with a decoder that only returns these states. So the model's own code does what
-        the architecture does to its logits (a cap in Gemma 2, a factor in Granite and Cohere).
-        """
-        output_of_block = type(output)(**{**output, "last_hidden_state": hidden})
-        # The replaced decoder does not read them. Only their number must be right.
-        tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
-        # For several devices accelerate gives the object a `forward` of its own, which must be put back.
-        forward_of_object = vars(decoder).get("forward")
-        decoder.forward = lambda *_, **__: output_of_block
-        try:
-            logits: Tensor = self.model(tokens, use_cache=False).logits
-        finally:
-            if forward_of_object is None:
-                del decoder.forward
-            else:
-                decoder.forward = forward_of_object
-        return logits
-
-    @contextmanager
-    def _reporting_layers(self, on_layer: OnLayer | None) -> Iterator[None]:
-        """Call `on_layer` with the share of the layers that are done, after each layer."""
-        layers = layers_of(self.model, self.shape.n_layers)
-        if on_layer is None or layers is None:
-            yield
-            return
-        handles = []
-        for number, layer in enumerate(layers, start=1):
-            share = number / len(layers)
-            # `share=share` binds the number of this layer. Without it all hooks would report the last one.
-            handles.append(layer.register_forward_hook(lambda *_, share=share: on_layer(share)))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _inputs(self, tokens: Tensor) -> Tensor:
         """Return the tokens (B, W) for the model, with BOS. Raises UserError for tokens that it lacks."""
@@ -471,7 +310,10 @@ class TransformersModel(CallableModel):
         Raises NotApplicableError past the last position.
         """
         acting = self.effective_encoding if encoding is None else encoding
-        with self._with_rotation_of(acting), self._with_attention_of(acting):
+        parts = leaves(acting)
+        parts_of_extension = None if acting is self.effective_encoding else parts
+        rotations = copied_rotations(self.model, self.rotations, self.rotation, parts_of_extension)
+        with rotations, replaced_attention(self.model, self.rotation, parts):
             try:
                 yield
             except (IndexError, RuntimeError) as error:
@@ -480,108 +322,6 @@ class TransformersModel(CallableModel):
                 if "out of bounds" not in message and "out of range" not in message:
                     raise
                 raise NotApplicableError(f"n/a: {first_line(error)}") from error
-
-    @contextmanager
-    def _with_rotation_of(self, acting: Encoding) -> Iterator[None]:
-        """Replace each rotation by a copy with an extension's frequencies, and put it back at the end."""
-        for name, original in self.rotations.items():
-            # Also for the model as trained: a `dynamic` rotation keeps the scale of the longest text so far.
-            copied: Any = copy.deepcopy(original)
-            if self.rotation is not None and acting is not self.effective_encoding:
-                self._set_rotation(self.rotation, copied, leaves(acting))
-            self.model.set_submodule(name, copied)
-        try:
-            yield
-        finally:
-            for name, original in self.rotations.items():
-                self.model.set_submodule(name, original)
-
-    def _set_rotation(self, rotation: ModelRotation, copied: Any, parts: Sequence[Encoding]) -> None:
-        """Let a copy of the rotation's module turn as the parts of an extension do."""
-        if changes_distances(parts):
-            rotation.stop(copied)  # the attention function turns queries and keys
-            return
-        rotary = next((part for part in parts if isinstance(part, Rotary)), None)  # None: `drop` removed it
-        rotation.write(copied, rotary)
-
-    @contextmanager
-    def _with_attention_of(self, acting: Encoding) -> Iterator[None]:
-        """Replace the model's attention function by posenc's while an encoding acts, if it needs that."""
-        parts = AttentionParts.of(leaves(acting))
-        if not parts:
-            yield
-            return
-        from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
-
-        as_trained = AttentionParts.of(())
-
-        def attend(
-            module: nn.Module,
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            attention_mask: Tensor | None = None,
-            **layer_options: Any,
-        ) -> tuple[Tensor, None]:
-            """Compute the attention of a layer, as trained if it turns by another rotation."""
-            options = score_options(module, q, k, layer_options)
-            is_extended = self.rotation is None or self.rotation.acts_in(options.layer, self.config)
-            acting_parts = parts if is_extended else as_trained
-            output = attention(acting_parts, q, k, v, attention_mask, options)
-            return output.contiguous(), None  # JetMoe views it with another shape
-
-        AttentionInterface.register(ATTENTION_NAME, attend)
-        # It makes no mask where only later tokens are hidden. One for all pairs of 16,384 tokens took 1 GB.
-        AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
-        # As it was before this pass, since a user may have chosen `eager` for the model.
-        implementation = self.model.config._attn_implementation
-        self.model.set_attn_implementation(ATTENTION_NAME)
-        try:
-            yield
-        finally:
-            self.model.set_attn_implementation(implementation)
-
-
-def _is_close(logits: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Tell whether logits are the expected ones, up to a share of their spread."""
-    if logits.shape != expected.shape:
-        return False
-    largest_change = (logits - expected).abs().max()
-    return bool(largest_change <= tolerance * expected.float().std())
-
-
-def _without_past(output: Any) -> Any:
-    """Return what a decoder returned without its keys and values.
-
-    What is left is needed for the logits, whose head reads fields of this very type.
-    """
-    # Setting the field to None would leave the keys and values in the output, which is a dictionary too.
-    fields = {name: value for name, value in output.items() if name != "past_key_values"}
-    return type(output)(**fields)
-
-
-@dataclass(frozen=True)
-class _ShareOfPass:
-    """The part of a pass that a chunk is."""
-
-    before: float  # the share of the pass that is done before
-    size: float
-
-    def reporter(self, on_layer: OnLayer) -> OnLayer:
-        """Return a function that is called with the share of the chunk, and reports that of the pass."""
-        return lambda share: on_layer(self.before + self.size * share)
-
-
-def changes_distances(parts: Sequence[Encoding]) -> bool:
-    """Tell whether the parts of an extension need queries and keys before their rotation."""
-    return any(isinstance(part, Redistanced) for part in parts)
-
-
-def layers_of(model: nn.Module, count: int) -> nn.ModuleList | None:
-    """Return the layers of a model: its first list of `count` modules. None if it has no such list."""
-    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-    return next((layers for layers in lists if len(layers) == count), None)
 
 
 def end_tokens_of(model: Any) -> frozenset[int]:

@@ -80,6 +80,11 @@ class AttentionParts:
         return bool(self.redistanced or self.acting)
 
 
+def changes_distances(parts: Sequence[Encoding]) -> bool:
+    """Tell whether the parts of an extension need queries and keys before their rotation."""
+    return any(isinstance(part, Redistanced) for part in parts)
+
+
 def attention(
     parts: AttentionParts, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: ScoreOptions
 ) -> Tensor:
