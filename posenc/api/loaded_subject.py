@@ -59,6 +59,7 @@ class LoadedSubject:
     ) -> str:
         """Return the text that the model writes after the prompt. Temperature 0 takes the likeliest tokens.
 
+        It is `tokens` long, or shorter where the model writes one of its end tokens.
         The prompt loses its beginning where it and the new tokens are more than `context`; None: nothing is
         lost. BOS stands before it if the model begins its texts so. The extension is that of windows as long
         as the whole text. Raises UserError for a prompt without a token.
@@ -89,7 +90,14 @@ class LoadedSubject:
             # Many checkpoints pad their vocabulary, and no text has the tokens behind its end.
             return step.logits[0, : self.tokenizer.vocab_size]
 
-        written = continuation(logits_of, ids, tokens=tokens, temperature=temperature, seed=seed)
+        written = continuation(
+            logits_of,
+            ids,
+            tokens=tokens,
+            temperature=temperature,
+            seed=seed,
+            end_tokens=self.model.end_tokens,
+        )
         return self.tokenizer.decode(written)
 
     def test_text(self, tokens: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -80,11 +80,18 @@ def logits_behind(model: Decoder, ids: Sequence[int], vocab_size: int, context: 
 
 
 def continuation(
-    logits_of: LogitsOfText, ids: Sequence[int], *, tokens: int, temperature: float, seed: int
+    logits_of: LogitsOfText,
+    ids: Sequence[int],
+    *,
+    tokens: int,
+    temperature: float,
+    seed: int,
+    end_tokens: Collection[int] = (),
 ) -> list[int]:
     """Return the tokens drawn after `ids`. `logits_of` is called with the whole text before each of them.
 
     The same seed draws with the same random numbers, whatever the logits; temperature 0 takes the likeliest.
+    The text ends before one of the end tokens.
     """
     if not ids:
         raise UserError("prompt", None, "is empty")
@@ -99,9 +106,12 @@ def continuation(
         if not logits.isfinite().all():
             raise UserError("context", len(text), "its logits are not finite there")
         if temperature == 0:
-            text.append(int(logits.argmax()))
+            choice = int(logits.argmax())
         else:
-            text.append(int(torch.multinomial(_shares(logits, temperature), 1, generator=generator)))
+            choice = int(torch.multinomial(_shares(logits, temperature), 1, generator=generator))
+        if choice in end_tokens:
+            break
+        text.append(choice)
     return text[len(ids) :]
 
 

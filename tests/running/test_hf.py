@@ -456,6 +456,19 @@ def test_before_a_prompt_stands_bos_and_no_token_of_it_is_lost(working_folder, c
     assert written == subject.tokenizer.decode(text[0, ids.shape[1] :].tolist())
 
 
+def test_a_text_ends_before_an_end_token_of_the_model(working_folder, checkpoints, tmp_path):
+    path = shutil.copytree(checkpoints("llama"), tmp_path / "ends early")
+    (composed,) = compose_jobs("eval", parse(["subject=hf", f"subject.path={path}"])).jobs
+    tokenizer = LoadedSubject(composed.eval_settings).tokenizer
+    ids = torch.tensor([tokenizer.encode("the tale")])
+    whole_text = load(path).generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=None)
+    written = whole_text[0, ids.shape[1] :].tolist()
+    end_token = written[-1]
+    edit_json(path / "generation_config.json", eos_token_id=[end_token])
+    text = LoadedSubject(composed.eval_settings).generate("the tale", tokens=12, temperature=0)
+    assert text == tokenizer.decode(written[: written.index(end_token)])
+
+
 def test_knobs_are_not_tuned_without_a_length_beyond_t(checkpoints, settings):
     with pytest.raises(UserError, match="no length beyond context_length to choose by"):
         evaluate(
