@@ -44,7 +44,7 @@ def found_values(
         for question, facts in questions_of(measurement):
             seeds_of[question, measurement.multiple, measurement.window].append(facts)
     # A dictionary keeps the order in which its keys came, so the windows rise.
-    found = []
+    values_by_question = []
     for (question, multiple, window), seeds in seeds_of.items():
         count = FactCount(seeds)
         values = FoundValues(
@@ -55,5 +55,5 @@ def found_values(
             share=count.share,
             ci95=count.ci95,
         )
-        found.append((question, values))
-    return found
+        values_by_question.append((question, values))
+    return values_by_question

@@ -86,7 +86,7 @@ def _found_by_seed(measurement: Measurement) -> list[tuple[tuple[int, float], Se
     if needle is None:
         return []
     windows_of_questions = windows_asked(needle)
-    found = []
+    facts_by_place = []
     for index, depth in enumerate(needle["depth"]):
         # The answers of a window stand in the same text and are found or missed together. So the interval
         # counts windows.
@@ -95,5 +95,5 @@ def _found_by_seed(measurement: Measurement) -> list[tuple[tuple[int, float], Se
             answers=needle["answers"][index],
             samples=windows_of_questions[index],
         )
-        found.append(((needle["keys"][index], depth), facts))
-    return found
+        facts_by_place.append(((needle["keys"][index], depth), facts))
+    return facts_by_place

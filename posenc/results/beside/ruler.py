@@ -73,7 +73,7 @@ def _found_by_seed(measurement: Measurement) -> list[tuple[str, SeedFacts]]:
     ruler = RULER.measured(measurement)
     if ruler is None:
         return []
-    found = []
+    facts_by_task = []
     for index, task in enumerate(ruler["task"]):
         # A sample may ask for several values, which are found or missed together. So the interval counts
         # samples.
@@ -82,5 +82,5 @@ def _found_by_seed(measurement: Measurement) -> list[tuple[str, SeedFacts]]:
             answers=ruler["answers"][index],
             samples=ruler["samples"][index],
         )
-        found.append((task, facts))
-    return found
+        facts_by_task.append((task, facts))
+    return facts_by_task
