@@ -174,7 +174,14 @@ def describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     plain_type = origin or annotation  # dict of dict[str, int]
     if plain_type in TYPE_WORDS:
         return TYPE_WORDS[plain_type]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return mapping_with(keys_of_users(annotation))
     return getattr(annotation, "__name__", str(annotation))
+
+
+def mapping_with(keys: Sequence[str]) -> str:
+    """Return `a mapping {pairs, windows}` for the keys that a group of settings has."""
+    return f"{TYPE_WORDS[dict]} {{{', '.join(keys)}}}"
 
 
 def _bounds(metadata: Sequence[Any]) -> str:
