@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from posenc.config.overrides import key_of
+from posenc.config.keys import key_of
 from posenc.core.errors import UserError, first_line
 from posenc.encodings.registry import FILE, file_encoding
 

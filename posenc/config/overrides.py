@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from posenc.config.foreign_flags import hint_at_flags
+from posenc.config.keys import group_of, is_hydras, key_of
 from posenc.core.console import say
 from posenc.core.errors import UserError, nearest, visible
 from posenc.core.paths import conf_dir, exists, expanded, is_folder
@@ -236,21 +237,6 @@ def _name_to_choice(command: str, overrides: Sequence[str]) -> list[str]:
 
 def _is_run(name: str) -> bool:
     return bool(NAME_OF_RUN.fullmatch(name)) or is_folder(name)
-
-
-def key_of(override: str) -> str:
-    """Return the key: `seed` of `seed=0,1`, `+seed=0`, `++seed=0` and `~seed`."""
-    return override.lstrip("+~").partition("=")[0]
-
-
-def group_of(key: str) -> str:
-    """Return the group: `encoding` of `encoding.base` and of `encoding@_global_`."""
-    return re.split(r"[./@]", key)[0]
-
-
-def is_hydras(override: str) -> bool:
-    """Tell whether an override sets Hydra's own part: `hydra.verbose=true`, `hydra/launcher=slurm`."""
-    return key_of(override).startswith(("hydra.", "hydra/"))
 
 
 def refuse_others(line: CommandLine, groups: Collection[str], what: str, hint: str = "") -> None:

@@ -14,7 +14,7 @@ from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
 
 from posenc.config.hints import hint_at_choice
 from posenc.config.hydra_adapter import SEARCH_PATH, compose
-from posenc.config.overrides import is_hydras, key_of
+from posenc.config.keys import is_hydras, key_of
 from posenc.config.parsing import has_several_values, unreadable_override
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, first_line, nearest
