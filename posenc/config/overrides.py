@@ -299,6 +299,22 @@ def _escaped_quote(match: re.Match[str]) -> str:
     return backslashes + backslashes + escaped_mark
 
 
+def unquoted(value: str) -> str:
+    """Return the value that `quote` was given, or a user who quoted it for Hydra."""
+    quote_mark = value[:1]
+    is_quoted = len(value) > 1 and quote_mark in ("'", '"') and value.endswith(quote_mark)
+    if not is_quoted:
+        return value
+    # Hydra halves the backslashes before a quote and before the end, and takes all others literally.
+    return re.sub(rf"(\\+)({quote_mark}|\Z)", _halved_backslashes, value[1:-1])
+
+
+def _halved_backslashes(match: re.Match[str]) -> str:
+    """Return half of the backslashes, without the one that escapes a quote, and the quote."""
+    backslashes, quote_mark = match.groups()
+    return "\\" * (len(backslashes) // 2) + quote_mark
+
+
 def value_text(value: Any) -> str:
     """Return a Python value in Hydra's grammar. Raises UserError for a value that YAML cannot hold."""
     if isinstance(value, Integral) and not isinstance(value, bool):  # NumPy's too
