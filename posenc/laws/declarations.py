@@ -9,8 +9,8 @@ import torch
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.encodings.attention_options import attention_options
-from posenc.encodings.base import Encoding
-from posenc.laws.subject import FAR, LONGEST, Subject, changed_from, logits, tokens
+from posenc.encodings.base import LONGEST_OF_LAWS, Encoding
+from posenc.laws.subject import FAR, Subject, changed_from, logits, tokens
 from posenc.laws.verdict import LawNotApplicableError, Verdict, require, require_identical
 from posenc.settings.signature import parameters_of
 
@@ -29,7 +29,7 @@ def penalty(subject: Subject) -> Verdict:
     if not encoding.hooks & {"bias", "distance_bias"}:
         raise LawNotApplicableError("its penalty is made of the text, not of distances")
     model = subject.fresh().eval()
-    longest = subject.train_length * LONGEST
+    longest = subject.train_length * LONGEST_OF_LAWS
     distances = torch.cat((torch.arange(longest + 1), 2 ** torch.arange(17)))
     fall = 0.0
     for layer in range(len(model.blocks)):
@@ -110,7 +110,7 @@ def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) ->
     # Offset positions are drawn in training alone, so both modes are run.
     model.train()
     model(tokens(model, length), model.positions(length, generator_for(0, "law")))
-    n = subject.longest(LONGEST)
+    n = subject.longest(LONGEST_OF_LAWS)
     ids = tokens(model, n)
     original = logits(model, ids)
     changed = logits(model, changed_from(ids, n // 2, model))
