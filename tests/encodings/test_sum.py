@@ -52,7 +52,8 @@ def test_biases_come_before_changes_of_scores():
 
 CLAMPED = {"name": "learned", "beyond": "clamp"}
 REFUSED = [
-    (["rope", "xpos"], "rope and xpos cannot act together: each decides the rotate alone"),
+    (["rope", "xpos"], "rope and xpos cannot .*: each rotates queries and keys, which only one may do"),
+    (["fox", "stick_breaking", "stick_breaking"], "each makes weights of the scores, which only one may do"),
     ([CLAMPED, {"name": "hybrid", "beyond": "truncate"}], "parts differ .*clamp.*truncate"),
     ([], r"parts=\[\]"),
     (["alibi", "rop"], "did you mean: rope"),
