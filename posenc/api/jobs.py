@@ -12,7 +12,8 @@ import torch
 
 from posenc.api.loaded_run import LoadedRun, load
 from posenc.config.compose import ComposedJob, compose_jobs
-from posenc.config.overrides import CommandLine, group_of, value_text
+from posenc.config.keys import group_of
+from posenc.config.overrides import CommandLine, value_text
 from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.paths import choice_files
 from posenc.evaluation.models.callables import CallableModel

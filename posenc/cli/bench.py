@@ -10,7 +10,8 @@ import sys
 from dataclasses import replace
 
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import CommandLine, group_of, key_of
+from posenc.config.keys import group_of, key_of
+from posenc.config.overrides import CommandLine
 from posenc.core.console import terminal_width, write
 from posenc.core.errors import UserError
 from posenc.report.papers import markdown

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from posenc.config.compose import compose_jobs
+from posenc.config.keys import key_of
 from posenc.config.keys_of_commands import KEYS_OF_CHECK
-from posenc.config.overrides import CommandLine, key_of, refuse_others
+from posenc.config.overrides import CommandLine, refuse_others
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
 from posenc.laws import Verdict, statement

@@ -12,8 +12,9 @@ from typing import Any
 from posenc.api.loaded_run import LoadedRun, load
 from posenc.api.loaded_subject import LoadedSubject
 from posenc.config.compose import compose_jobs
+from posenc.config.keys import group_of, key_of
 from posenc.config.keys_of_commands import GROUPS_OF_SAMPLED_SUBJECT, KEYS_OF_SAMPLE, KEYS_OF_WRITING
-from posenc.config.overrides import group_of, key_of, parse
+from posenc.config.overrides import parse
 from posenc.core.console import write
 from posenc.core.errors import UserError, visible
 from posenc.data import prepare

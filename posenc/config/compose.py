@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from posenc.config.encoding_file import expand_encoding_file
 from posenc.config.grid import grid
 from posenc.config.hydra_adapter import BASIC_LAUNCHER, BASIC_SWEEPER, SEARCH_PATH, compose
-from posenc.config.overrides import CommandLine, group_of, is_group, is_hydras, key_of, quote
+from posenc.config.keys import group_of, is_hydras, key_of
+from posenc.config.overrides import CommandLine, is_group, quote
 from posenc.config.parsing import has_several_values
 from posenc.config.refusals import MAKES_JOBS, REFUSALS, SWEEPER, refusal
 from posenc.config.task_file import expand_task

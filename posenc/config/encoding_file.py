@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import yaml
 
-from posenc.config.overrides import key_of
+from posenc.config.keys import key_of
+from posenc.config.overrides import unquoted
 from posenc.core.errors import UserError, first_line
 from posenc.encodings.registry import FILE, file_encoding
 
@@ -21,7 +22,7 @@ def expand_encoding_file(overrides: Sequence[str]) -> tuple[list[str], list[str]
     if not choices:
         return list(overrides), []
     # A path was quoted for Hydra (`quote_paths`), and here it is a path again.
-    chosen = choices[-1].replace("\\", "").strip("'\"")
+    chosen = unquoted(choices[-1])
     match = FILE.fullmatch(chosen)
     if match is None:
         return list(overrides), []

@@ -6,12 +6,11 @@ This module imports neither Hydra nor torch, as posenc.config.overrides does not
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from posenc.config.yaml_files import chosen_settings, default_choices
 from posenc.core.foreign_names import instead_of_setting, setting_called
-from posenc.core.paths import choice_file, conf_dir, load_yaml
 
 WITH_SETTINGS_HELP = ("train", "eval")  # commands with `--help all`
 
@@ -85,33 +84,9 @@ def _override_of(command: str, flag: ForeignFlag) -> str | None:
 
 def _settings_named(command: str, name: str) -> list[str]:
     """Return the settings of a command with this name, with or without their group."""
-    keys = list(_settings_of("eval" if command == "eval" else "train"))
+    tree = "eval" if command == "eval" else "train"
+    # A group takes the name of a choice. A group inside a choice, such as `eval.recall`, takes no value.
+    keys = [*default_choices(tree), *(setting.key for setting in chosen_settings(tree))]
     if name in keys:
         return [name]
     return [key for key in keys if key.rpartition(".")[2] == name]
-
-
-def _settings_of(command: str) -> Iterator[str]:
-    """Yield the keys of a command's YAML, of its groups, and of the choices that are their defaults."""
-    tree = load_yaml(conf_dir() / f"{command}.yaml")
-    own = {key: value for key, value in tree.items() if key not in ("defaults", "hydra")}
-    yield from _dotted_keys(own, "")
-    for entry in tree["defaults"]:
-        if not isinstance(entry, Mapping):
-            continue
-        for group, choice in entry.items():
-            # `override hydra/job_logging` is for Hydra
-            if " " in group:
-                continue
-            if group not in own:
-                yield group
-            path = choice_file(group, choice)
-            if path is not None:
-                yield from _dotted_keys(load_yaml(path), f"{group}.")
-
-
-def _dotted_keys(tree: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for key, value in tree.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _dotted_keys(value, f"{prefix}{key}.")

@@ -9,7 +9,8 @@ from fractions import Fraction
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
 
 from posenc.config.hydra_adapter import combinations, override_parser
-from posenc.config.overrides import key_of, quote
+from posenc.config.keys import key_of
+from posenc.config.overrides import quote
 from posenc.config.parsing import has_several_values
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible

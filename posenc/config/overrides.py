@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from posenc.config.foreign_flags import hint_at_flags
+from posenc.config.keys import group_of, is_hydras, key_of
 from posenc.core.console import say
 from posenc.core.errors import UserError, nearest, visible
 from posenc.core.paths import conf_dir, exists, expanded, is_folder
@@ -238,21 +239,6 @@ def _is_run(name: str) -> bool:
     return bool(NAME_OF_RUN.fullmatch(name)) or is_folder(name)
 
 
-def key_of(override: str) -> str:
-    """Return the key: `seed` of `seed=0,1`, `+seed=0`, `++seed=0` and `~seed`."""
-    return override.lstrip("+~").partition("=")[0]
-
-
-def group_of(key: str) -> str:
-    """Return the group: `encoding` of `encoding.base` and of `encoding@_global_`."""
-    return re.split(r"[./@]", key)[0]
-
-
-def is_hydras(override: str) -> bool:
-    """Tell whether an override sets Hydra's own part: `hydra.verbose=true`, `hydra/launcher=slurm`."""
-    return key_of(override).startswith(("hydra.", "hydra/"))
-
-
 def refuse_others(line: CommandLine, groups: Collection[str], what: str, hint: str = "") -> None:
     """Raise UserError for a setting that is in none of the groups: it would have no effect on `what`."""
     for override in line.overrides:
@@ -311,6 +297,22 @@ def _escaped_quote(match: re.Match[str]) -> str:
     backslashes, quote_mark = match.groups()
     escaped_mark = "\\'" if quote_mark else ""
     return backslashes + backslashes + escaped_mark
+
+
+def unquoted(value: str) -> str:
+    """Return the value that `quote` was given, or a user who quoted it for Hydra."""
+    quote_mark = value[:1]
+    is_quoted = len(value) > 1 and quote_mark in ("'", '"') and value.endswith(quote_mark)
+    if not is_quoted:
+        return value
+    # Hydra halves the backslashes before a quote and before the end, and takes all others literally.
+    return re.sub(rf"(\\+)({quote_mark}|\Z)", _halved_backslashes, value[1:-1])
+
+
+def _halved_backslashes(match: re.Match[str]) -> str:
+    """Return half of the backslashes, without the one that escapes a quote, and the quote."""
+    backslashes, quote_mark = match.groups()
+    return "\\" * (len(backslashes) // 2) + quote_mark
 
 
 def value_text(value: Any) -> str:

@@ -9,18 +9,19 @@ from typing import Any
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
 
 from posenc.config.hints import hint_at_choice
 from posenc.config.hydra_adapter import SEARCH_PATH, compose
-from posenc.config.overrides import is_hydras, key_of
+from posenc.config.keys import is_hydras, key_of
 from posenc.config.parsing import has_several_values, unreadable_override
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, first_line, nearest
 from posenc.core.foreign_names import instead_of_setting, setting_called
 from posenc.core.paths import choice_files
 from posenc.settings.base import keys_of_users
+from posenc.settings.errors import TYPE_WORDS, mapping_with
 from posenc.settings.launchers import LAUNCHER
 from posenc.settings.tree import RunSettings
 
@@ -71,7 +72,18 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
             return UserError(key, value, "several values", hint=hint)
     # Hydra wraps OmegaConf's error, which has the key.
     cause = error.__cause__ or error
-    return UserError(getattr(cause, "full_key", None) or "override", None, first_line(cause))
+    key = getattr(cause, "full_key", None) or "override"
+    if key in last_values and isinstance(cause, ConfigTypeError):
+        return UserError(key, last_values[key], "wrong type", allowed=_kind_at(config, key))
+    return UserError(key, None, first_line(cause))
+
+
+def _kind_at(config: DictConfig, key: str) -> str:
+    """Return what kind of value a setting has: a mapping with certain keys, or a list."""
+    value = OmegaConf.select(config, key)
+    if OmegaConf.is_dict(value):
+        return mapping_with([str(name) for name in value])
+    return TYPE_WORDS[list] if OmegaConf.is_list(value) else ""
 
 
 def _unreadable_yaml(error: yaml.YAMLError) -> UserError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from posenc.config.overrides import unquoted
 from posenc.core.errors import UserError
 from posenc.core.plugins import plugin_module
 from posenc.data.tasks import own_tasks, tasks_in
@@ -22,7 +23,7 @@ def expand_task(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     files: list[str] = []
     for override in overrides:
         key, _, value = override.partition("=")
-        file = value.strip("'\"")
+        file = unquoted(value)  # a path was quoted for Hydra
         if key == "data.task" and file.endswith(".py"):
             # The name and not the path is stored, so that the run is the same from another folder.
             expanded.append(f"{key}={_task_in(file)}")

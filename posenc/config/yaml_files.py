@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from posenc.config.overrides import key_of
-from posenc.core.paths import choice_file, conf_dir
+from posenc.config.keys import key_of
+from posenc.core.paths import choice_file, conf_dir, load_yaml
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
@@ -32,8 +30,7 @@ class Setting:
 
 def command_tree(command: str) -> dict[str, Any]:
     """Return `conf/COMMAND.yaml` as plain data."""
-    tree: dict[str, Any] = yaml.safe_load((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
-    return tree
+    return load_yaml(conf_dir() / f"{command}.yaml")
 
 
 def default_choices(command: str) -> dict[str, str | None]:

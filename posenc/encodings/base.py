@@ -40,6 +40,8 @@ HOOKS = (
     "values",
     "output",
 )
+# Times T: the longest window of the laws. What acts farther out alone has no effect for them, see `inert`.
+LONGEST_OF_LAWS = 8
 
 
 # Not `.to(torch.float64)`, which raises an error on MPS.

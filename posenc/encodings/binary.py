@@ -11,11 +11,10 @@ With n positions in training, the bits from ceil(log2(n)) on are 0 there, and th
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Shape
+from posenc.encodings.base import LONGEST_OF_LAWS, Shape
 from posenc.encodings.shared.absolute import JOINED, PLACES, Absolute, Combine
 
 LARGEST_BITS = 62  # so that 2^bits, the first position refused, still fits an int64
-LONGEST = 8  # times T: a row that is added at no position below is declared inert
 
 
 class Binary(Absolute):
@@ -37,7 +36,7 @@ class Binary(Absolute):
         self.ends_at = 2**bits
         self.table = nn.Parameter(torch.empty(self.places, bits, shape.d_model))  # (places, bits, d)
         # The law of parameters without effect looks no farther than 8T, where such a row is never added.
-        if bits > (LONGEST * shape.positions - 1).bit_length():
+        if bits > (LONGEST_OF_LAWS * shape.positions - 1).bit_length():
             self.inert = {"table": "rows of high bits are added only at positions far beyond training"}
 
     def learned_in_a_place(self) -> int:

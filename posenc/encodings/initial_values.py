@@ -10,9 +10,9 @@ So it is constructed again here, with the arguments that it noted (`Encoding.con
    name). The last construction seeds each draw by (seed, parameter name), so that two classes that construct
    the same `nn.Linear` under the same name start from the same weights, whatever else they construct.
 
-A class that draws nothing, like all classes of posenc, is constructed once. A class that draws n times is
-constructed n + 2 times: once to count the draws, once for each draw to find its parameter, and once with the
-final seeds. That takes a fraction of a second, and needs no list of torch's random functions.
+A class that draws nothing, like all classes of posenc, is constructed again once. A class that draws n times
+is constructed again n + 2 times: once to count the draws, once for each draw to find its parameter, and once
+with the final seeds. That takes a fraction of a second, and needs no list of torch's random functions.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def build_options(
             options.append(drawn(shape, **parameters))
     for cls, value in chosen_options(attention):
         key = f"attention.{cls.key}"
-        if is_decoupled and cls.needs_whole_heads:
-            problem = f"makes no sense with attention={attention['name']}: its heads have a rotary part added"
+        if is_decoupled and cls.misfit_of_latents is not None:
+            problem = f"makes no sense with attention={attention['name']}: {cls.misfit_of_latents}"
             raise UserError(key, value, problem, hint="attention=mha")
         check_accepted(encoding, key, value, cls.misfit(encoding), hint=cls.hint_at_misfit)
         with reported_as(key, value):

@@ -197,7 +197,10 @@ class Pattern(Encoding):
     @cached_property
     def hooks(self) -> frozenset[str]:
         # The class itself has nearly all hooks. With those of its acting parts a faster kernel may serve.
-        return frozenset().union(*(kind.hooks for kind in self.acting_kinds))
+        of_all_layers: frozenset[str] = frozenset().union(*(kind.hooks for kind in self.acting_kinds))
+        # A kernel that adds a sink by itself does so in every layer and calls no `weights`. A layer may have
+        # no sink, or weights of another kind, so all layers are asked for their weights, which hold the sink.
+        return of_all_layers - {"sink"}
 
     def warnings(self) -> list[str]:
         warnings: list[str] = []

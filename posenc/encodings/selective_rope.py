@@ -29,7 +29,7 @@ TAPS = 4  # tokens that the convolution sees
 
 class SelectiveRoPE(PhaseSums):
     name = "selective_rope"
-    paper = "2025 (Selective Rotary Position Embedding), arXiv 2511.17388"
+    paper = "Movahedi et al. 2025 (Selective Rotary Position Embedding), arXiv 2511.17388"
     formula = "pair k of q, k rotated by theta_k * sum over s <= t of g_h(x_s) phi_hk(x_s-3..s)"
     past_training = "defined everywhere; sums of either sign, so angles wander more slowly than RoPE's"
     learned = "L*(rank*(d + H*D//2) + 4*H*D//2 + (H*(d + 1) if gate else 0))"

@@ -17,10 +17,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc.encodings.base import Encoding, Shape, StepCost, float64
+from posenc.encodings.base import LONGEST_OF_LAWS, Encoding, Shape, StepCost, float64
 
 PUBLISHED_MAX_DISTANCE = 128
-LONGEST = 8  # times T: a bucket without a shorter distance is declared inert
 
 
 def bucket(r: Tensor, buckets: int, max_distance: int) -> Tensor:
@@ -58,7 +57,7 @@ class T5(Encoding):
         # Zeros, so that training begins without a bias.
         self.table = nn.Parameter(torch.zeros(shape.n_heads, buckets))  # b, (H, buckets)
         # At a short T, such as 32, some logarithmic buckets are narrower than one token and hold no distance.
-        farthest = min(LONGEST * shape.distances - 1, max_distance)
+        farthest = min(LONGEST_OF_LAWS * shape.distances - 1, max_distance)
         # On the CPU, since the model may be built on the meta device, which has no values.
         r = torch.arange(farthest + 1, device="cpu")
         if len(bucket(r, buckets, max_distance).unique()) < buckets:

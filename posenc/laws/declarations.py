@@ -9,8 +9,8 @@ import torch
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
 from posenc.encodings.attention_options import attention_options
-from posenc.encodings.base import Encoding
-from posenc.laws.subject import FAR, LONGEST, Subject, changed_from, logits, tokens
+from posenc.encodings.base import LONGEST_OF_LAWS, Encoding
+from posenc.laws.subject import FAR, Subject, changed_from, logits, tokens
 from posenc.laws.verdict import LawNotApplicableError, Verdict, require, require_identical
 from posenc.settings.signature import parameters_of
 
@@ -29,7 +29,7 @@ def penalty(subject: Subject) -> Verdict:
     if not encoding.hooks & {"bias", "distance_bias"}:
         raise LawNotApplicableError("its penalty is made of the text, not of distances")
     model = subject.fresh().eval()
-    longest = subject.train_length * LONGEST
+    longest = subject.train_length * LONGEST_OF_LAWS
     distances = torch.cat((torch.arange(longest + 1), 2 ** torch.arange(17)))
     fall = 0.0
     for layer in range(len(model.blocks)):
@@ -55,7 +55,8 @@ def penalty(subject: Subject) -> Verdict:
 def options(subject: Subject) -> Verdict:
     """Options (per_layer, positions, all of the attention) combine with it or are refused by name."""
     accepted: list[str] = []
-    refused: list[str] = []
+    declared: list[str] = []
+    ruled_out: list[str] = []
     undeclared: list[str] = []
     changes: dict[str, dict[str, Any]] = {
         "per_layer": {"encoding": {"per_layer": True}},
@@ -76,31 +77,39 @@ def options(subject: Subject) -> Verdict:
             # The user sees this text alone, so it has to say which option to take out.
             is_named = any(name in text for name in names)
             require(is_named, f"{option} is refused without being named: {text}")
-            if _is_refusal_declared(subject.declared, option, change):
-                refused.append(option)
+            if _is_refusal_declared(subject.declared, change):
+                declared.append(option)
+            elif _is_ruled_out(subject.declared, option, change):
+                ruled_out.append(option)
             else:
                 undeclared.append(option)
             continue
         _check_with_option(subject, option, change)
         accepted.append(option)
     reasons = []
-    if refused:
-        reasons.append(f"refused as declared: {', '.join(refused)}")
+    if declared:
+        reasons.append(f"refused as declared: {', '.join(declared)}")
+    if ruled_out:
+        # By hooks and parameters, so there is nothing to declare.
+        reasons.append(f"ruled out by its code: {', '.join(ruled_out)}")
     if undeclared:
         reasons.append(f"refused, which `refuses` should declare: {', '.join(undeclared)}")
     return Verdict("pass", f"{len(accepted)} of {len(changes)} fit", "; ".join(reasons))
 
 
-def _is_refusal_declared(encoding: Encoding, option: str, change: dict[str, Any]) -> bool:
-    """Tell whether parameters, hooks, `uses_positions` or `refuses` of an encoding rule the option out."""
+def _is_refusal_declared(encoding: Encoding, change: dict[str, Any]) -> bool:
+    """Tell whether `refuses` or `uses_positions` of an encoding says that the option is refused."""
     (group,) = change
-    if group == "encoding":
-        return option not in parameters_of(type(encoding))
     if group == "positions":
         return "positions" in encoding.refuses or not encoding.uses_positions
-    (key,) = change["attention"]
-    misfits = [cls.misfit(encoding) for cls in attention_options() if cls.name == option]
-    return f"attention.{key}" in encoding.refuses or any(misfits)
+    return any(f"{group}.{key}" in encoding.refuses for key in change[group])
+
+
+def _is_ruled_out(encoding: Encoding, option: str, change: dict[str, Any]) -> bool:
+    """Tell whether hooks or parameters of an encoding rule the option out, so that nobody need declare it."""
+    if "encoding" in change:
+        return option not in parameters_of(type(encoding))
+    return any(cls.misfit(encoding) for cls in attention_options() if cls.name == option)
 
 
 def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) -> None:
@@ -110,7 +119,7 @@ def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) ->
     # Offset positions are drawn in training alone, so both modes are run.
     model.train()
     model(tokens(model, length), model.positions(length, generator_for(0, "law")))
-    n = subject.longest(LONGEST)
+    n = subject.longest(LONGEST_OF_LAWS)
     ids = tokens(model, n)
     original = logits(model, ids)
     changed = logits(model, changed_from(ids, n // 2, model))

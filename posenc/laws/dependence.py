@@ -7,9 +7,9 @@ from torch import Tensor
 
 from posenc.core.errors import UserError
 from posenc.core.seeds import generator_for
+from posenc.encodings.base import LONGEST_OF_LAWS
 from posenc.laws.subject import (
     FAR,
-    LONGEST,
     Subject,
     changed_from,
     has_positions,
@@ -75,7 +75,7 @@ def change_by_later_tokens(model: Decoder, n: int) -> float:
 def prefix(subject: Subject) -> Verdict:
     """A longer text leaves the logits of its prefix alone, unless declared."""
     length = subject.train_length
-    longest = LONGEST * length
+    longest = LONGEST_OF_LAWS * length
     # a few tokens past the length from which the fused kernel computes
     fused = max(kernels.limits().causal_from, longest) + 4
     # T + 1 finds what changes as soon as a text is longer, such as a scale by its length.
@@ -133,7 +133,7 @@ def shift(subject: Subject) -> Verdict:
     pos = torch.arange(n)
     # Positions from 0 and not the model's own, which may be drawn.
     unshifted = logits(model, ids, pos)
-    farthest = FAR - LONGEST * subject.train_length  # so that every window ends below FAR
+    farthest = FAR - LONGEST_OF_LAWS * subject.train_length  # so that every window ends below FAR
     largest = 0.0
     for offset in (1, 1000, farthest):
         try:

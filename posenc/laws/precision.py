@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posenc.encodings.base import LONGEST_OF_LAWS
 from posenc.laws.float64 import Float64
-from posenc.laws.subject import FAR, LONGEST, Subject, logits, tokens
+from posenc.laws.subject import FAR, Subject, logits, tokens
 from posenc.laws.verdict import (
     LawNotApplicableError,
     Verdict,
@@ -54,7 +55,7 @@ def bf16(subject: Subject) -> Verdict:
     """
     model = subject.fresh()
     length = subject.train_length
-    windows = subject.windows(multiple * length for multiple in (1, 2, 4, LONGEST))
+    windows = subject.windows(multiple * length for multiple in (1, 2, 4, LONGEST_OF_LAWS))
     errors = [_bf16_error(model, tokens(model, n), None, length, f"at {n} tokens") for n in windows]
     largest = max(errors)
     # Against the error at T and no fixed number, since it depends on width and depth.

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from posenc.core.seeds import generator_for
-from posenc.encodings.base import Encoding
+from posenc.encodings.base import LONGEST_OF_LAWS, Encoding
 from posenc.encodings.shared.composed import Composed
 from posenc.laws.verdict import LawNotApplicableError
 from posenc.model.decoder import Decoder
 
-LONGEST = 8  # times T: the longest window that the laws ask for
 FAR = 65_536  # positions below it must be as good as those near zero
 
 
@@ -91,7 +90,7 @@ class Subject:
             allowed = [n for n in allowed if n <= self.train_length]
         return [n for n in allowed if has_positions(self._model, n)]
 
-    def longest(self, most: int = LONGEST) -> int:
+    def longest(self, most: int = LONGEST_OF_LAWS) -> int:
         """Return the longest window of T, 2T, 4T and 8T, up to `most` times T, that has positions."""
         multiples = [multiple for multiple in (1, 2, 4, 8) if multiple <= most]
         return max(self.windows(multiple * self.train_length for multiple in multiples))

@@ -108,12 +108,13 @@ class BiasAndMask:
         # Without such hooks it is -inf, so that no mask is needed.
         hooks_see_scores = bool(hooks_on_scores(self.encoding) & {"scores", "weights"})
         self.future = 0.0 if hooks_see_scores else float("-inf")
-        # A strip needs neighbours that are 1 apart, which drawn positions need not be.
-        fits_a_strip = "bias" not in hooks and not (self.has_bias and "positions" in hooks)
+        is_by_distance = "bias" not in hooks
+        # Neighbours are 1 apart in a strip, which drawn positions need not be. It matters for biases alone.
+        suits_its_positions = "positions" not in hooks or not self.has_bias
         self.strip: Tensor | None = None
         # Without a strip each block makes its bias later, so nobody knows yet whether that has a gradient.
         self.may_have_gradient = self.has_bias
-        if fits_a_strip:
+        if is_by_distance and suits_its_positions:
             self.strip = self._make_strip()
             self.may_have_gradient = self.has_bias and self.strip.requires_grad
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from posenc.config.compose import compose_one
-from posenc.config.overrides import CommandLine, group_of, key_of, refuse_others
+from posenc.config.keys import group_of, key_of
+from posenc.config.overrides import CommandLine, refuse_others
 from posenc.config.refusals import missing_setting
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import RunError, UserError, plural, visible

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posenc.config.compose import ComposedJob, Jobs
-from posenc.config.overrides import is_hydras
+from posenc.config.keys import is_hydras
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.core.progress import end_starting, long_loop

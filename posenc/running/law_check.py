@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from posenc.config.compose import ComposedJob, compose_jobs, distinguishing_overrides
-from posenc.config.overrides import CommandLine, group_of, key_of
+from posenc.config.keys import group_of, key_of
+from posenc.config.overrides import CommandLine
 from posenc.core.errors import UserError, visible
 from posenc.core.progress import progress_line
 from posenc.encodings.base import Encoding

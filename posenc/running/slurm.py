@@ -24,7 +24,8 @@ from omegaconf import DictConfig
 
 from posenc.config.compose import deciding_overrides, initialize_hydra, without_files
 from posenc.config.hydra_adapter import launcher_and_config
-from posenc.config.overrides import CommandLine, is_hydras, quote
+from posenc.config.keys import is_hydras
+from posenc.config.overrides import CommandLine, quote
 from posenc.config.typed import typed_settings
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, visible

@@ -50,9 +50,10 @@ def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "")
         return UserError(key, "null", "must be given", allowed=allowed_values(field))
     if kind == "literal_error":
         return _not_a_choice(key, value, field)
-    if _is_whole(field):
+    annotation = None if field is None else field.annotation
+    if _is_whole(annotation):
         value = as_written(value)  # YAML made a float of 4e6
-    problem = problem_of(kind, first["msg"], field)
+    problem = problem_of(kind, first["msg"], annotation)
     return UserError(key, value, problem, allowed=allowed_values(field), hint=hint_at_number(value))
 
 
@@ -63,12 +64,12 @@ def _not_a_choice(key: str, value: object, field: FieldInfo | None) -> UserError
     return UserError(key, value, "not one of its choices", allowed=allowed_values(field), hint=hint)
 
 
-def problem_of(kind: str, message: str, field: FieldInfo | None) -> str:
-    """Return what is wrong with a value, by the kind of pydantic's error."""
+def problem_of(kind: str, message: str, annotation: Any) -> str:
+    """Return what is wrong with a value, by the kind of pydantic's error and the type that was declared."""
     if kind in TOO_SMALL:
-        return "too small" if _is_whole(field) else "out of range"
+        return "too small" if _is_whole(annotation) else "out of range"
     if kind in TOO_LARGE:
-        return "too large" if _is_whole(field) else "out of range"
+        return "too large" if _is_whole(annotation) else "out of range"
     if kind in RAISED_BY_NUMBERS:
         return message
     if kind == "too_short":
@@ -174,7 +175,14 @@ def describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     plain_type = origin or annotation  # dict of dict[str, int]
     if plain_type in TYPE_WORDS:
         return TYPE_WORDS[plain_type]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return mapping_with(keys_of_users(annotation))
     return getattr(annotation, "__name__", str(annotation))
+
+
+def mapping_with(keys: Sequence[str]) -> str:
+    """Return `a mapping {pairs, windows}` for the keys that a group of settings has."""
+    return f"{TYPE_WORDS[dict]} {{{', '.join(keys)}}}"
 
 
 def _bounds(metadata: Sequence[Any]) -> str:
@@ -192,9 +200,9 @@ def _bounds(metadata: Sequence[Any]) -> str:
     return text
 
 
-def _is_whole(field: FieldInfo | None) -> bool:
-    """Tell whether a field takes whole numbers."""
-    return field is not None and int in _types_in(field.annotation)
+def _is_whole(annotation: Any) -> bool:
+    """Tell whether a type takes whole numbers."""
+    return int in _types_in(annotation)
 
 
 def _types_in(annotation: Any) -> set[Any]:

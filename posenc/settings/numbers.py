@@ -38,9 +38,10 @@ def _as_whole(value: Any) -> Any:
 
 def _as_number(value: Any) -> Any:
     """Return 3 as 3.0. Raises PydanticCustomError for booleans, text, nan and infinity."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_number = isinstance(value, Real) and not isinstance(value, bool)  # NumPy's numbers are real ones, too
+    if not is_number:
         raise PydanticCustomError("wrong_type", "wrong type")
-    if abs(value) > LARGEST_WHOLE and isinstance(value, int):
+    if abs(value) > LARGEST_WHOLE and isinstance(value, int):  # perhaps too large for a float
         raise PydanticCustomError("too_large", "too large")
     if not math.isfinite(value):
         raise PydanticCustomError("out_of_range", "out of range")
@@ -77,15 +78,15 @@ def check_whole(
     """
     up_to = f" to {most}" if most < LARGEST_WHOLE else ""
     allowed = f"a whole number from {least}{up_to}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(key, value, "wrong type", allowed=allowed)
-    if isinstance(value, float) and not value.is_integer():  # nan and infinity are none either
-        raise UserError(key, value, "not a whole number", allowed=allowed)
-    if value < least:
+    try:
+        number: int = _as_whole(value)
+    except PydanticCustomError as error:
+        raise UserError(key, as_written(value), error.message(), allowed=allowed) from None
+    if number < least:
         raise UserError(key, as_written(value), too_small, allowed=allowed)
-    if value > most:
+    if number > most:
         raise UserError(key, as_written(value), "too large", allowed=allowed)
-    return int(value)
+    return number
 
 
 def check_between(
@@ -95,15 +96,14 @@ def check_between(
     begin = "above" if above_low else "from"
     up_to = f" to {high:g}" if high < math.inf else ""
     allowed = f"a number {begin} {low:g}{up_to}"
-    is_number = isinstance(value, Real) and not isinstance(value, bool)  # NumPy's numbers are real ones, too
-    if not is_number:
-        raise UserError(key, value, "wrong type", allowed=allowed)
-    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:  # perhaps too large for a float
-        raise UserError(key, as_written(value), "out of range", allowed=allowed)
-    high_enough = low < value if above_low else low <= value
-    if not high_enough or value > high or not math.isfinite(value):
+    try:
+        number: float = _as_number(value)
+    except PydanticCustomError as error:
+        raise UserError(key, as_written(value), error.message(), allowed=allowed) from None
+    high_enough = low < number if above_low else low <= number
+    if not high_enough or number > high:
         raise UserError(key, value, "out of range", allowed=allowed)
-    return float(value)
+    return number
 
 
 def as_written(value: Any) -> Any:

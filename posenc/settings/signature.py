@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from posenc.core.errors import UserError, nearest
 from posenc.settings.base import Choice
-from posenc.settings.errors import TOO_LARGE, TOO_SMALL, describe, dotted
+from posenc.settings.errors import describe, dotted, problem_of
 from posenc.settings.numbers import LARGEST_WHOLE, Flag, Number, Whole, hint_at_number
 
 # the types of an author's signature, and the types of settings that check their values
@@ -157,12 +157,9 @@ def _refused(error: ValidationError, declared: Mapping[str, Any], prefix: str) -
     if kind == "literal_error":
         written = "null" if value is None else value
         return UserError(key, written, "not one of its choices", allowed=get_args(annotation))
+    problem = problem_of(kind, first["msg"], annotation)
     if kind == "too_large":
-        return UserError(key, value, "too large", allowed=f"up to {LARGEST_WHOLE}")
-    if kind == "out_of_range":
-        return UserError(key, value, "out of range", allowed=describe(annotation))
-    if kind in TOO_SMALL or kind in TOO_LARGE:
-        problem = "too small" if kind in TOO_SMALL else "too large"
-        return UserError(key, value, problem, allowed=describe(annotation))
-    problem = f"wrong type ({type(value).__name__})"
+        return UserError(key, value, problem, allowed=f"up to {LARGEST_WHOLE}")
+    if problem == "wrong type":
+        problem += f" ({type(value).__name__})"
     return UserError(key, value, problem, allowed=describe(annotation), hint=hint_at_number(value))

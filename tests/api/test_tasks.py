@@ -327,6 +327,11 @@ def test_it_is_measured_again_with_its_file_as_a_plug_in(own_task, train_task, p
     assert 64 in answers_of(run)
 
 
+def test_its_file_may_have_an_apostrophe_in_its_name(working_folder, train_task):
+    (working_folder / "it's.py").write_text("x = 1\n")
+    assert "data.task=./it's.py: has no task" in train_task("data.task=./it's.py").err
+
+
 def test_a_file_without_a_task_is_refused(working_folder, train_task):
     (working_folder / "empty.py").write_text("x = 1\n")
     assert "has no task" in train_task("data.task=./empty.py").err

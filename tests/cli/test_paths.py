@@ -8,7 +8,7 @@ from fake_runs import only_run
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import NAMES, QUOTED_KEYS, parse
+from posenc.config.overrides import NAMES, QUOTED_KEYS, parse, quote, unquoted
 from posenc.core.errors import UserError
 
 
@@ -36,6 +36,15 @@ def test_a_path_is_what_was_written(path, key):
 def test_a_path_in_a_list_is_what_was_written(path):
     assert value_of(f"data.paths=[{path},b ü.txt]") == [path, "b ü.txt"]
     assert value_of(f"++data.paths=[{path},b ü.txt]") == [path, "b ü.txt"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "plain", r"back\slash", r"it\'s", r"\\", "'", "\"both\" 'kinds'"])
+def test_what_was_quoted_for_hydra_can_be_read_again(path):
+    assert unquoted(quote(path)) == path
+
+
+def test_double_quotes_of_the_user_are_no_part_of_a_path():
+    assert unquoted('"it\'s.py"') == "it's.py"
 
 
 @pytest.mark.parametrize("file", ["~/mine.py", "läufe/a b.py:Mine", "./mine.py", "mine.py:Mine"])

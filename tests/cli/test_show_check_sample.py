@@ -167,7 +167,7 @@ def test_a_sound_encoding_has_a_line_for_every_law(posenc, working_folder, monke
     assert lines[0].startswith(f"rope: {len(LAWS)} laws at d_model 32, 2 layers, 4 heads, T = 32")
     assert [line.split()[0] for line in lines[1:-1]] == list(LAWS)
     assert lines[-1] == f"{len(LAWS) - 1} hold, 1 does not apply, 0 fail"
-    assert lines[-2].split(maxsplit=2)[2] == "refused as declared: per_layer, key_offset; 13 of 15 fit"
+    assert lines[-2].split(maxsplit=2)[2] == "ruled out by its code: per_layer, key_offset; 13 of 15 fit"
     assert fits(result.out)
     assert "…" not in result.out
     assert not list(working_folder.iterdir())

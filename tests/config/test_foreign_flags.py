@@ -16,12 +16,16 @@ COUNTS_TOKENS = "did you mean: train.tokens=4e6, which counts tokens"
         ("--train.tokens 1e6", f"{LINE} train.tokens=1e6"),
         ("--context-length 128 seed=1", f"{LINE} context_length=128 seed=1"),
         ("--compile", f"{LINE} train.compile=true"),
+        ("--model nano", f"{LINE} model=nano"),
+        ("--shorter 4x", f"{LINE} eval.memory.shorter=4x"),
         # another quantity
         ("--epochs 3", f"{COUNTS_TOKENS} instead of epochs"),
         ("--max-steps=10", f"{COUNTS_TOKENS}: updates times train.batch_tokens"),
         ("--encoding rope --epochs 3", f"{COUNTS_TOKENS} instead of epochs\n{LINE} encoding=rope"),
         # no setting
         ("--quiet", "posenc train --help all says what each setting means"),
+        ("--memory 16", "posenc train --help all says what each setting means"),
+        ("--encoding.name rope", "posenc train --help all says what each setting means"),
         ("--quiet encoding=rope", f"{LINE} encoding=rope"),
     ],
 )

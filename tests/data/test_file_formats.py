@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpora import conf, documents_of, texts_of
+from corpora import conf, documents_of, files, texts_of
 from tiny import write
 
 from posenc.core.errors import UserError
@@ -147,6 +147,14 @@ def test_front_matter_of_markdown_is_left_out_on_request(tmp_path, mark, choice,
     assert texts["a.md"].startswith(begin.replace(b"MARK", mark.encode()))
     assert texts["a.md"].endswith(b"---\nbody\n")
     assert texts["b.md"] == b"no front matter\n---\n"
+
+
+@pytest.mark.parametrize(("name", "is_noted"), [("a.txt", False), ("a.md", True)])
+def test_front_matter_is_noted_only_where_there_was_some(tmp_path, name, is_noted):
+    write(tmp_path, {name: "---\ntitle: x\n---\ntext\n"})
+    notes = Notes()
+    read_documents(files(tmp_path, front_matter="drop"), notes)
+    assert any("front matter left out of" in remark for remark in notes.remarks) == is_noted
 
 
 # --- Any data set

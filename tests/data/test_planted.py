@@ -169,6 +169,13 @@ def test_a_window_has_room_for_so_many_pairs(cue, most):
         check_plant(SETTINGS.with_changes(cue=cue, pairs=most + 1), T, "bytes")
 
 
+def test_cues_of_two_tokens_are_as_many_as_pairs_of_tokens():
+    settings = SETTINGS.with_changes(cue=2, alphabet=4)
+    check_plant(settings.with_changes(pairs=16), 1024, "bytes")
+    with pytest.raises(UserError, match="from 1 to 16"):
+        check_plant(settings.with_changes(pairs=17), 1024, "bytes")
+
+
 def test_there_are_as_many_cues_as_the_alphabet_has_tokens():
     with pytest.raises(UserError, match=r"data\.plant\.pairs"):
         check_plant(SETTINGS.with_changes(pairs=3, alphabet=2), T, "bytes")

@@ -1,12 +1,13 @@
 """Corpora of installed code, and data sets of the hub that are read whole."""
 
 import pytest
-from corpora import BYTES, conf, documents_of
+from corpora import BYTES, conf, documents_of, files
 from test_sections import ROWS
 from tiny import write
 
 from posenc.core.errors import UserError
 from posenc.data import absolute_data, prepare, read_facts
+from posenc.data.sources import is_measured_whole, measured_whole
 from posenc.settings.tree import DataSettings
 
 # --- SymPy
@@ -208,3 +209,23 @@ def test_copies_of_training_documents_are_noted(wikitext):
 
 def test_a_local_folder_is_made_absolute(wikitext, tmp_path):
     assert absolute_data(wikitext).parameters["repository"] == str(tmp_path / "repository")
+
+
+# --- Texts that are only measured
+
+
+def test_all_of_a_text_may_be_asked_for_with_1(tmp_path):
+    data = files(tmp_path).with_changes(split={"validation": 0.2, "test": 1})
+    assert is_measured_whole(measured_whole(data, by_default=False))
+
+
+def test_true_does_not_ask_for_all_of_a_text(tmp_path):
+    data = files(tmp_path).with_changes(split={"validation": 0.2, "test": True})
+    assert measured_whole(data, by_default=False) == data
+
+
+def test_false_and_true_are_no_shares(tmp_path):
+    write(tmp_path, {"a.txt": "text"})
+    data = files(tmp_path).with_changes(split={"validation": False, "test": True})
+    with pytest.raises(UserError, match=r"data\.split.*cannot be used"):
+        documents_of(data)

@@ -1,5 +1,7 @@
 """Tasks: every answer is recomputed by another route, and no test instance is trained on."""
 
+import inspect
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,8 @@ from posenc.data.tasks import find_task, own_tasks
 from posenc.data.tasks.base import Instance, Task, draws_of_rows
 from posenc.data.tasks.instances import PADDING, START, TaskInstances, encoded, split_of
 from posenc.settings.tree import DataSettings
+
+PAPER = re.compile(r"\d{4}\.\d{5}")  # on arXiv
 
 SIZES = (2, 3, 5, 8, 13, 21)
 
@@ -99,6 +103,13 @@ def test_the_tasks_are_the_files_of_the_folder():
     assert own_tasks() == (
         *("addition", "copy", "dyck", "flip_flop", "mqar", "parity", "previous", "reverse", "s5", "sort"),
     )
+
+
+@pytest.mark.parametrize("name", own_tasks())
+def test_the_source_of_a_task_is_every_paper_of_its_text(name):
+    task = find_task(name)
+    text = inspect.getmodule(task).__doc__
+    assert set(PAPER.findall(task.source)) == set(PAPER.findall(text))
 
 
 def test_unique_copies_have_no_letter_twice():
@@ -223,6 +234,10 @@ def data(**values):
         ({"options": {"letters": 27}}, "too large"),
         ({"options": {"letters": 8, "unique": True}}, "letters=8: unique=true draws from all"),
         ({"task": "s5", "options": {"modulus": 7}}, "modulus=7: is for group=mod_sum"),
+        (
+            {"task": "s5", "options": {"group": "mod_sum", "elements": 100}},
+            "elements=100: more than there are modulo modulus=5",
+        ),
         ({"options": {"letters": 2.5}}, "letters"),
         ({"options": {"unique": 1}}, "unique"),
         ({"options": {"size": 1}}, "there is no such parameter"),
@@ -231,6 +246,16 @@ def data(**values):
 def test_wrong_settings_are_refused(values, problem):
     with pytest.raises(UserError, match=problem):
         task_instances(data(**values))
+
+
+def test_a_modulus_below_the_default_of_elements_is_enough():
+    task = task_instances(data(task="s5", options={"group": "mod_sum", "modulus": 3})).task
+    assert task.modulus == 3
+
+
+def test_an_error_of_a_task_names_the_task():
+    with pytest.raises(UserError, match=r"data\.task=copy: letters=8"):
+        task_instances(data(options={"letters": 8, "unique": True}))
 
 
 def test_bounds_are_said():

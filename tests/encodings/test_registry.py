@@ -92,6 +92,12 @@ def test_a_class_has_its_texts(path):
 
 
 @every_yaml
+def test_a_paper_begins_with_its_authors(path):
+    paper = encoding_class(path.stem).paper
+    assert paper[0].isalpha()
+
+
+@every_yaml
 def test_a_class_says_where_it_acts(path):
     acts_on = encoding_class(path.stem).acts_on
     assert acts_on in {"embed", "rotate", "bias", "mask", "scores", "weights", "several", "nothing"}

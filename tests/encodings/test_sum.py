@@ -9,9 +9,13 @@ from tiny_model import OPTIMIZATION
 from tiny_model import encoding_of as encoding
 
 from posenc.core.errors import UserError
+from posenc.encodings.attention_options.sink import KeyWithoutValue
+from posenc.encodings.base import HOOKS, Encoding
 from posenc.encodings.options import build_options
+from posenc.encodings.pattern import Pattern
 from posenc.encodings.sum import Sum
 from posenc.model.decoder import Decoder, ModelShape, initialize
+from posenc.model.kernels import Heads, Layer, attend
 from posenc.training.optimizer import build_optimizer
 
 MODEL = ModelShape("small", 16, 2, 2, 2)
@@ -48,7 +52,8 @@ def test_biases_come_before_changes_of_scores():
 
 CLAMPED = {"name": "learned", "beyond": "clamp"}
 REFUSED = [
-    (["rope", "xpos"], "rope and xpos cannot act together: each decides the rotate alone"),
+    (["rope", "xpos"], "rope and xpos cannot .*: each rotates queries and keys, which only one may do"),
+    (["fox", "stick_breaking", "stick_breaking"], "each makes weights of the scores, which only one may do"),
     ([CLAMPED, {"name": "hybrid", "beyond": "truncate"}], "parts differ .*clamp.*truncate"),
     ([], r"parts=\[\]"),
     (["alibi", "rop"], "did you mean: rope"),
@@ -221,6 +226,57 @@ def test_a_pattern_whose_parts_carry_nothing_is_its_own_pass():
     """A GPU's block masks are kept by the encoding: a copy in every pass would make them anew."""
     pattern = encoding("pattern", parts=["rope", "nope"], period=[0, 1], windows=[4, None], scales=[])
     assert pattern.for_one_pass() is pattern
+
+
+class OwnSink(KeyWithoutValue):
+    """An author's encoding with a learned sink, as the option `sink` is one."""
+
+    name = "own_sink"
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.s = torch.nn.Parameter(torch.tensor([1.5, -0.5]))
+
+    def sink(self, layer):
+        return self.s
+
+
+def attended(encoding, layer):
+    """Return the output of a layer for fixed heads, as training computes it."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v, x = (torch.randn(1, 2, 16, 8, generator=generator) for _ in range(4))
+    x = x.transpose(1, 2).flatten(2)  # (B, T, d_model)
+    return attend(Heads(q, k, v), x, Layer(encoding, layer, torch.arange(16)))
+
+
+@pytest.mark.parametrize("other", ["nope", "stick_breaking"])
+def test_a_part_with_a_sink_has_it_in_its_layers_alone(other):
+    with_sink = OwnSink(encoding("nope").shape)
+    without_sink = encoding(other)
+    pattern = Pattern(
+        with_sink.shape,
+        parts=[with_sink, without_sink],
+        period=[0, 1],
+        windows=[],
+        scales=[],
+        floor_scale=None,
+        floor_weight=0.1,
+    )
+    for layer, part in enumerate((with_sink, without_sink)):
+        assert torch.allclose(attended(pattern, layer), attended(part, layer), atol=1e-6)
+
+
+def test_a_sum_has_the_sink_of_its_part():
+    with_sink = OwnSink(encoding("nope").shape)
+    whole = Sum(with_sink.shape, parts=[encoding("alibi"), with_sink])
+    assert torch.equal(whole.sink(0), with_sink.s)
+    assert attended(whole, 0).isfinite().all()
+
+
+# All layers share the positions, and `weights` of a layer hold its sink.
+@pytest.mark.parametrize("hook", sorted(set(HOOKS) - {"positions", "sink"}))
+def test_a_pattern_asks_the_part_of_a_layer_for_every_hook(hook):
+    assert getattr(Pattern, hook) is not getattr(Encoding, hook)
 
 
 @pytest.mark.parametrize("parts", [["rope", "carope"], ["rope", "repo"], ["pope", "path"]], ids=str)

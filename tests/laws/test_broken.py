@@ -164,7 +164,12 @@ def test_a_law_that_does_not_apply_says_what_to_declare(law, declaration):
 
 def test_an_option_that_is_declared_to_be_refused_is_said_so():
     declared = type("Declared", (Encoding,), {"refuses": {"attention.window": "it has one"}})
-    assert judge("options", of_class(declared)).reason == "refused as declared: per_layer, window"
+    assert judge("options", of_class(declared)).reason.startswith("refused as declared: window; ")
+
+
+def test_an_option_that_hooks_or_parameters_rule_out_is_not_said_to_be_declared():
+    reason = judge("options", of_class(type("Plain", (Encoding,), {}))).reason
+    assert reason == "ruled out by its code: per_layer"
 
 
 def test_an_option_that_is_refused_without_a_declaration_is_said_so():

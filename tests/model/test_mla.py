@@ -8,7 +8,9 @@ import torch
 from composed import train_settings
 from tiny_decoder import norm
 
+from posenc.config.yaml_files import settings_in
 from posenc.core.errors import UserError
+from posenc.core.paths import choice_file
 from posenc.model.attention import LatentAttention
 from posenc.model.decoder import ModelShape
 from posenc.running.model_parts import build_model
@@ -160,8 +162,9 @@ def test_latent_attention_norms_its_outputs():
 
 
 @pytest.mark.parametrize("key", ["key_offset", "token_shift"])
-def test_latent_attention_refuses_shifted_keys(key):
+def test_latent_attention_refuses_shifted_keys_for_the_reason_of_its_yaml(key):
     with pytest.raises(UserError) as caught:
         model_of("rope", options={key: True})
-    assert f"attention.{key}=true" in caught.value.text()
-    assert "attention=mla" in caught.value.text()
+    comments = {setting.key: setting.comment for setting in settings_in(choice_file("attention", "mla"))}
+    reason = comments[key].removeprefix("refused with mla: ")
+    assert f"attention.{key}=true: makes no sense with attention=mla: {reason}" in caught.value.text()

@@ -115,6 +115,22 @@ def test_without_a_document_that_is_long_enough_nothing_is_validated(store):
     assert plan is None
 
 
+@pytest.mark.parametrize(
+    ("steps", "batch_windows", "context_length", "windows"),
+    [
+        pytest.param(1000, 32, 64, 96, id="2% of 1000 steps, 3 passes each, in 20 validations"),
+        pytest.param(12, 32, 64, 23, id="one validation of 2% of 12 steps"),
+        pytest.param(1, 8, 64, 1, id="one window at least"),
+        pytest.param(1000, 512, 64, 256, id="16384 tokens at most"),
+        pytest.param(1000, 512, 16384, 1, id="one window of the most tokens"),
+    ],
+)
+def test_a_validation_has_as_many_windows_as_its_share_pays_for(
+    steps, batch_windows, context_length, windows
+):
+    assert window_count(steps, batch_windows, context_length) == windows
+
+
 @pytest.mark.parametrize("steps", [1, 12, 40, 195, 1953, 10**6])
 @pytest.mark.parametrize("batch_windows", [32, 512])
 def test_all_validations_together_cost_a_fixed_share_at_most(steps, batch_windows):

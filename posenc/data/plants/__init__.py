@@ -38,7 +38,8 @@ def check_plant(settings: PlantSettings, context_length: int, tokenizer: str) ->
         hint = f"the smallest that works is {smallest_window(2, pair_length) - 1}"
         raise UserError("context_length", context_length, problem, hint=hint)
     # Cues do not repeat in a window, so there are at most as many pairs as cues.
-    check_whole("data.plant.pairs", settings.pairs, least=1, most=min(settings.alphabet, room))
+    most_pairs = min(plant.cue_count(settings), room)
+    check_whole("data.plant.pairs", settings.pairs, least=1, most=most_pairs)
 
 
 def vocabulary(settings: PlantSettings | None, store: TokenStore) -> int:

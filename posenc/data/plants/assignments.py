@@ -61,6 +61,10 @@ class Assignments(Plant):
         return len(LINE_END) + settings.cue + len(SIGN) + 1 + len(LINE_END)
 
     @classmethod
+    def cue_count(cls, settings: PlantSettings) -> int:
+        return settings.alphabet  # names
+
+    @classmethod
     def new_tokens(cls, settings: PlantSettings, store: TokenStore) -> int:
         return 0
 

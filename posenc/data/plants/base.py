@@ -54,6 +54,11 @@ class Plant(ABC):
 
     @classmethod
     @abstractmethod
+    def cue_count(cls, settings: PlantSettings) -> int:
+        """Return how many different cues there are, by the settings alone. A window has each once at most."""
+
+    @classmethod
+    @abstractmethod
     def new_tokens(cls, settings: PlantSettings, store: TokenStore) -> int:
         """Return how many tokens it adds to the vocabulary of the tokenizer."""
 

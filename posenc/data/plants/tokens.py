@@ -43,6 +43,10 @@ class TokenPairs(Plant):
         return settings.cue + 1
 
     @classmethod
+    def cue_count(cls, settings: PlantSettings) -> int:
+        return settings.alphabet**settings.cue
+
+    @classmethod
     def new_tokens(cls, settings: PlantSettings, store: TokenStore) -> int:
         return 0 if store.tokenizer["name"] == "bytes" else 2 * settings.alphabet
 

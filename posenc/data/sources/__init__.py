@@ -64,9 +64,14 @@ def _check_split(shares: object, source: Source) -> None:
         if shares is not None:
             raise UserError("data.split", shares, "this corpus comes with splits of its own")
         return
-    if shares != WHOLE and not _are_held_out_shares(shares):
+    if not _is_whole(shares) and not _are_held_out_shares(shares):
         allowed = "{validation: SHARE, test: SHARE}, both above 0, with a sum below 1"
         raise UserError("data.split", shares, "cannot be used", allowed=allowed)
+
+
+def _is_whole(shares: object) -> bool:
+    """Tell whether all of a text is measured."""
+    return shares == WHOLE and not any(isinstance(share, bool) for share in shares.values())
 
 
 def _are_held_out_shares(shares: object) -> bool:
@@ -143,7 +148,9 @@ def measured_whole(data: DataSettings, *, by_default: bool) -> DataSettings:
     has_default_shares = path is not None and shares == load_yaml(path)["split"]
     is_of_the_user = source_class is not None and source_class.is_of_the_user
     is_whole_by_default = by_default and has_default_shares and is_of_the_user
-    if shares.get("test") == 1 or is_whole_by_default:
+    test_share = shares.get("test")
+    is_all_asked_for = test_share == 1 and not isinstance(test_share, bool)  # to Python True is 1
+    if is_all_asked_for or is_whole_by_default:
         return data.with_changes(split=WHOLE)
     return data
 

@@ -306,7 +306,8 @@ def _without_front_matter(contents: Mapping[Path, bytes | None], notes: Notes) -
         if content is not None and plain_suffix(file) == ".md":
             bodies[file] = without_front_matter(content)
     count = sum(bodies[file] != content for file, content in contents.items())
-    notes.remarks.append(f"front matter left out of {plural(count, 'file')}")
+    if count:
+        notes.remarks.append(f"front matter left out of {plural(count, 'file')}")
     return bodies
 
 

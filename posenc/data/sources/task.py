@@ -39,7 +39,7 @@ class TaskSource(Source):
             # A task raises ValueError, as an encoding does. The key of the setting is known here alone.
             task = kind(**check_arguments(kind, self.options, "data.options"))
         except ValueError as error:
-            raise UserError("data.options", self.task, str(error)) from error
+            raise UserError("data.task", self.task, str(error)) from error
         return TaskInstances(task, self.lengths)
 
     @property

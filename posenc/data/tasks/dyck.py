@@ -29,7 +29,7 @@ class Dyck(Task):
 
     name: ClassVar[str] = "dyck"
     about: ClassVar[str] = "brackets -> those that close what is open"
-    source: ClassVar[str] = "arXiv 2009.11264"
+    source: ClassVar[str] = "arXiv 2009.11264, 2010.07515"
 
     kinds: Annotated[Whole, Ge(1), Le(len(OPENING))] = 2
     depth: Annotated[Whole, Ge(2), Le(64)] = 4  # most brackets that are open at once

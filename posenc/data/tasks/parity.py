@@ -20,7 +20,7 @@ class Parity(Task):
 
     name: ClassVar[str] = "parity"
     about: ClassVar[str] = "bits -> their parity, after each bit or at the end"
-    source: ClassVar[str] = "arXiv 2305.16843, 2310.16028"
+    source: ClassVar[str] = "arXiv 2207.04901, 2305.16843, 2310.16028"
 
     scratchpad: Flag = True  # false: only the parity of all bits is asked for
 

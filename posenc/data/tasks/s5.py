@@ -54,6 +54,10 @@ class S5(Task):
     def __post_init__(self) -> None:
         if self.group == "s5" and self.modulus != S5.modulus:
             raise ValueError(f"modulus={self.modulus}: is for group=mod_sum")
+        # The same instances would have two names. The default may be larger, for runs that set modulus alone.
+        is_chosen = self.elements != S5.elements
+        if self.group == "mod_sum" and is_chosen and self.elements > self.modulus:
+            raise ValueError(f"elements={self.elements}: more than there are modulo modulus={self.modulus}")
 
     def tokens(self, size: int) -> int:
         return size + len(SEPARATOR) + 1

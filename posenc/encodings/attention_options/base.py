@@ -23,8 +23,8 @@ class AttentionOption(Encoding):
     choice: ClassVar[str | type]  # the value that chooses it (logn), or the type of any such value (int)
     off: ClassVar[str | bool | None] = None  # the value of the key that switches its options off
     order: ClassVar[int] = 0  # options with a lower number act earlier
-    # True: it cannot be used with latent attention (`attention=mla`), whose keys consist of two parts
-    needs_whole_heads: ClassVar[bool] = False
+    # why it makes no sense with latent attention (`attention=mla`), as conf/attention/mla.yaml says it, too
+    misfit_of_latents: ClassVar[str | None] = None
     hint_at_misfit: ClassVar[str] = ""  # what to type instead, if `misfit` returns a reason
     relative = True
 

@@ -27,7 +27,7 @@ class KeyOffset(AttentionOption):
     off = False
     acts_on = "keys"
     uses_positions = False
-    needs_whole_heads = True
+    misfit_of_latents = "its heads have a rotary part of their own"
     hint_at_misfit = "encoding=rope encoding.fraction=0.5 leaves half of each head unrotated"
 
     is_moved: Tensor

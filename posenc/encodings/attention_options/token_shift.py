@@ -30,7 +30,7 @@ class TokenShift(AttentionOption):
     off = False
     acts_on = "several"
     uses_positions = False
-    needs_whole_heads = True
+    misfit_of_latents = "its keys and values come from one latent"
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -37,7 +37,6 @@ def position_limits(settings: Mapping[str, Any], train_length: int) -> tuple[int
     cls = drawn_positions().get(settings["name"])
     if cls is None:
         return None, None
-    # Here as well as in the class, since shapes are made before any encoding is built.
-    position_limit = cls.times * train_length if settings["max"] is None else settings["max"]
+    position_limit = cls.limit_for(train_length, settings["max"])
     distance_limit = position_limit if cls.gaps else None
     return position_limit, distance_limit

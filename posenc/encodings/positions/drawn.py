@@ -16,10 +16,14 @@ class DrawnPositions(Encoding):
 
     def __init__(self, shape: Shape, *, max: int | None) -> None:
         super().__init__(shape)
+        self.limit = self.limit_for(shape.train_length, max)
         if max is None:
-            max = self.times * shape.train_length
-            self.derived["max"] = max
-        self.limit = max
+            self.derived["max"] = self.limit
         if not shape.train_length <= self.limit <= LARGEST_LIMIT:
             allowed = f"from context_length={shape.train_length} to {LARGEST_LIMIT}"
             raise ValueError(f"positions.max={self.limit}: must be {allowed}")
+
+    @classmethod
+    def limit_for(cls, train_length: int, max: int | None) -> int:
+        """Return the limit of the setting `max`, where None leaves it to the class."""
+        return cls.times * train_length if max is None else max

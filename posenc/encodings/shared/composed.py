@@ -10,13 +10,14 @@ from torch import Tensor
 
 from posenc.encodings.base import Encoding, Shape, StepCost, hooks_on_scores
 
-EXCLUSIVE_HOOKS = (  # hooks that only one part may have
-    "positions",
-    "rotate",
-    "weights",
-    "sink",
-    "values",
-)
+# Hooks that only one part may have, and what each of several parts with the hook does.
+EXCLUSIVE_HOOKS = {
+    "positions": "each draws the positions of all",
+    "rotate": "each rotates queries and keys",
+    "weights": "each makes weights of the scores",
+    "sink": "each adds a sink to the softmax",
+    "values": "each makes the output of weights and values",
+}
 
 
 def declare_as(encoding: Encoding, parts: Sequence[Encoding]) -> None:
@@ -75,11 +76,11 @@ class Composed(Encoding):
         super().__init__(shape)
         # Not an nn.ModuleList, which would register parameters a second time: the model has them already.
         self.parts = tuple(parts)
-        for hook in EXCLUSIVE_HOOKS:
+        for hook, what_each_does in EXCLUSIVE_HOOKS.items():
             parts_with_hook = self._parts_with(hook)
             if len(parts_with_hook) > 1:
                 names = _names(parts_with_hook)
-                raise ValueError(f"{names} cannot act together: each decides the {hook} alone")
+                raise ValueError(f"{names} cannot act together: {what_each_does}, which only one may do")
             is_written_here = getattr(type(self), hook) is not getattr(Encoding, hook)
             if parts_with_hook and not is_written_here:
                 # the method of that part becomes the method of the whole

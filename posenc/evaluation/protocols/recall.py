@@ -176,13 +176,21 @@ class Recall(Protocol[PlantedTexts]):
 
     def check_text(self, facts: MeasurementFacts) -> None:
         """Raise UserError if there are fewer cues than pairs, or the tokenizer does not have the tokens."""
-        if facts.plant is not None:
-            plant = self.asked_plant(facts.plant)
-            find_plant(plant.kind).check(plant, facts.tokenizer)
+        if facts.plant is None:
+            return
+        plant = self.asked_plant(facts.plant)
+        kind = find_plant(plant.kind)
+        kind.check(plant, facts.tokenizer)
+        cues = kind.cue_count(plant)
+        # As many pairs as in training are asked for, and another kind may have fewer cues.
+        if plant.pairs > cues:
+            pairs = f"data.plant.pairs={plant.pairs}"
+            problem = f"has fewer cues ({cues}) than a training window has pairs: {pairs}"
+            raise UserError("eval.recall.kind", plant.kind, problem)
         most_pairs = max(self.settings.recall.pairs)
-        if facts.plant is not None and most_pairs > facts.plant.alphabet:
-            problem = f"more than there are cues: data.plant.alphabet={facts.plant.alphabet}"
-            raise UserError("eval.recall.pairs", most_pairs, problem, allowed=f"1 to {facts.plant.alphabet}")
+        if most_pairs > cues:
+            problem = f"more than there are cues: data.plant.alphabet={plant.alphabet}"
+            raise UserError("eval.recall.pairs", most_pairs, problem, allowed=f"1 to {cues}")
 
     def asked_plant(self, trained: PlantSettings) -> PlantSettings:
         """Return what is planted in the windows that ask: as in training, or of another kind."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from posenc.config.compose import ComposedJob, distinguishing_overrides
-from posenc.config.overrides import group_of, key_of
+from posenc.config.keys import group_of, key_of
 from posenc.core.errors import UserError
 from posenc.data import build_tokenizer, check_tokenizer
 from posenc.evaluation.lengths import resolve_length

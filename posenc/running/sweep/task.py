@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from posenc.config.compose import ComposedJob
-from posenc.config.overrides import CommandLine, key_of
+from posenc.config.keys import key_of
+from posenc.config.overrides import CommandLine
 from posenc.core.errors import visible
 from posenc.core.first_signals import CODES
 from posenc.core.machine import threads_for, usable_cores

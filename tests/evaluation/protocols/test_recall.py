@@ -271,18 +271,32 @@ def test_where_the_pairs_of_the_training_do_not_fit_fewer_are_not_asked_either()
     assert plan.questions_in(T // 2) == []
 
 
-def test_more_pairs_than_cues_are_refused():
-    text = MeasurementFacts(
+def facts_of(**plant):
+    """Return the facts of a text in bytes with a plant of four keys."""
+    return MeasurementFacts(
         fingerprint="corpus",
         tokenizer="bytes",
         split="test",
-        plant=PlantSettings(share=0.5, pairs=2, cue=1, alphabet=4, weight=1.0),
+        plant=PlantSettings(share=0.5, alphabet=4, weight=1.0, **plant),
         lengths=EvalLengths.of(WINDOWS, T),
         max_targets=100,
     )
+
+
+def test_more_pairs_than_cues_are_refused():
     with pytest.raises(UserError, match="more than there are cues") as caught:
-        protocol_of("recall", recall=GRID).check_text(text)
+        protocol_of("recall", recall=GRID).check_text(facts_of(pairs=2, cue=1))
     assert caught.value.key == "eval.recall.pairs"
+
+
+def test_cues_of_two_tokens_are_enough_for_more_pairs_than_keys():
+    protocol_of("recall", recall={**GRID, "pairs": [16]}).check_text(facts_of(pairs=8, cue=2))
+
+
+def test_another_kind_with_fewer_cues_than_pairs_in_training_is_refused():
+    asked = {**GRID, "pairs": [1], "kind": "assignments"}
+    with pytest.raises(UserError, match=r"assignments: has fewer cues \(4\).*data\.plant\.pairs=8"):
+        protocol_of("recall", recall=asked).check_text(facts_of(pairs=8, cue=2))
 
 
 @pytest.mark.parametrize(
