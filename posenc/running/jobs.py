@@ -43,7 +43,7 @@ def plan_job(settings: RunSettings | EvalCommandSettings, *, only_estimate: bool
     if isinstance(settings, RunSettings):
         return plan_training(settings)
     if settings.subject is None:
-        return plan_evaluation(settings)
+        return plan_evaluation(settings, keeps_records=not only_estimate)
     return plan_hf(settings, only_estimate=only_estimate)
 
 

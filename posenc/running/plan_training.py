@@ -57,7 +57,7 @@ def plan_training(settings: RunSettings) -> Job:
     directory = run.directory
     if not is_folder(directory):  # one that exists may be finished, and is then only read
         # The check in `_checked` came before the corpus was read. Only now the name of the folder is known.
-        check_runs_dir(settings.runs_dir, directory.parent, writing=True)
+        check_runs_dir("runs_dir", settings.runs_dir, directory.parent, writing=True)
     precision = run.settings.train.precision
     return Job(
         directory=directory,
@@ -168,7 +168,7 @@ def _check_place(settings: RunSettings) -> None:
     if settings.name is not None:
         check_name("name", settings.name)
     folder = expanded(settings.runs_dir) / settings.experiment_name
-    check_runs_dir(settings.runs_dir, folder, writing=False)
+    check_runs_dir("runs_dir", settings.runs_dir, folder, writing=False)
 
 
 def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:

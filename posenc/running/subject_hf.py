@@ -40,7 +40,13 @@ from posenc.running.fit_evaluation import (
     fitted_lengths,
     note_on_lengths,
 )
-from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, plan_given_model
+from posenc.running.given_model import (
+    OPEN_DIGEST,
+    GivenModel,
+    folder_of_records,
+    kept_tokenizer,
+    plan_given_model,
+)
 from posenc.running.hf_checkpoint import (
     EAGER,
     HfCheckpoint,
@@ -122,15 +128,20 @@ class HfModel:
     tokenizer: TokenizerSettings
 
 
+def named_subject(settings: EvalCommandSettings) -> HfSubject:
+    """Return the parameters of `subject=hf`. Raises UserError."""
+    assert settings.subject is not None
+    # A subject is a choice among classes, as an encoding is, so that a typo is answered with the nearest key.
+    parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
+    return HfSubject(**parameters)
+
+
 def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) -> HfModel:
     """Read the configuration and the tokenizer of `subject=hf`. Raises UserError.
 
     With `only_estimate` they are read without transformers, where that says the same.
     """
-    assert settings.subject is not None
-    # A subject is a choice among classes, as an encoding is, so that a typo is answered with the nearest key.
-    parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
-    subject = HfSubject(**parameters)
+    subject = named_subject(settings)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
     checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
     _check_attention_name(subject.attention)
@@ -187,17 +198,12 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
         or subject.attention not in (None, *PLAIN_ATTENTIONS)
         or not subject.rope_scaling
         # What is stored of it is found by the name of its directory, as with `tokenizer=bytes`.
-        or any(_folder_of_records(subject).glob(f"{safe_name(Path(subject.path).name)}-T*"))
+        or any((expanded(subject.runs_dir) / EXPERIMENT).glob(f"{safe_name(Path(subject.path).name)}-T*"))
     )
     checkpoint = None if needs_transformers else read_plainly(subject.path)
     if checkpoint is None or stored_tensors(checkpoint) is None:  # weights are counted in an outline then
         return None
     return checkpoint
-
-
-def _folder_of_records(subject: HfSubject) -> Path:
-    """Return the folder in which each measured model has a directory."""
-    return expanded(subject.runs_dir) / EXPERIMENT
 
 
 def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Job:
@@ -210,6 +216,8 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
         raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
     if settings.tracking.name != NONE:
         raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
+    subject = named_subject(settings)
+    folder = folder_of_records("subject.runs_dir", subject.runs_dir, EXPERIMENT)
     hf = read_subject(settings, only_estimate=only_estimate)
     # The text comes first: a length that no document has takes no time.
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
@@ -219,12 +227,12 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     job = plan_given_model(
         GivenModel(
             model=hf.model,
-            name=_name(hf.subject),
+            name=_name(subject),
             data=text.data,
             tokenizer=hf.tokenizer,
             evaluation=evaluation,
             device=resolve_device(settings.device),
-            runs_dir=hf.subject.runs_dir,
+            folder=folder,
             experiment_name=EXPERIMENT,
             digest=_digest(hf, only_estimate=only_estimate),
             precision=dtype,
@@ -235,7 +243,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     )
     attention = hf.model.sizes.attention.name
     # The extension is not part of it: with and without one the same targets are measured.
-    model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer, attention]
+    model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, subject.tokenizer, attention]
     # With a device map layers are spread over devices, and it is not known which memory is free for which.
     if hf.weights.device_map is None:
         job = _fitted_to_memory(job, settings, [*model_key, hf.model.chunk_tokens])
