@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 from posenc.core.atomic_files import why_not_writable
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, is_folder, load_yaml, refuse_impossible
+from posenc.data import Stage
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.settings.tree import ModelSettings
 
@@ -94,14 +94,6 @@ def check_positions_reach(model: Decoder, longest: int) -> None:
         model.positions(longest, torch.Generator())  # the positions themselves are not needed
     except ValueError as error:
         raise UserError("positions.max", None, f"{error} (the longest of eval.lengths)") from error
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Describe a stage of the training, with windows of one length."""
-
-    last_step: int  # the stage ends with this update
-    length: int  # tokens
 
 
 def check_length_schedule(

@@ -8,6 +8,7 @@ from posenc.core.errors import UserError, plural
 from posenc.core.paths import expanded, is_folder
 from posenc.data import (
     CorpusFacts,
+    Stage,
     absolute_data,
     absolute_tokenizer,
     check_plant,
@@ -19,7 +20,6 @@ from posenc.data.planted import planted_windows
 from posenc.encodings.building import has_foreign_code
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation, suited_to
 from posenc.running.checks import (
-    Stage,
     check_length_schedule,
     check_name,
     check_positions_reach,
