@@ -321,7 +321,7 @@ def without_texts(monkeypatch):
         raise AssertionError("a text is read")
 
     monkeypatch.setattr("posenc.running.plan_training.inspect", too_early)
-    for module in ("plan_evaluation", "subject_hf", "given_model"):
+    for module in ("plan_evaluation", "plan_hf", "given_model"):
         monkeypatch.setattr(f"posenc.running.{module}.text_to_measure", too_early)
 
 
@@ -352,7 +352,7 @@ def test_a_runs_dir_of_a_subject_is_refused_before_the_model_is_read(
     def too_early(*_, **__):
         raise AssertionError("a model is read")
 
-    monkeypatch.setattr("posenc.running.subject_hf.read_subject", too_early)
+    monkeypatch.setattr("posenc.running.plan_hf.read_subject", too_early)
     Path("file").write_text("")
     result = posenc("eval", "subject=hf", "subject.path=model", f"subject.runs_dir={runs_dir}")
     assert_is_one_screen(result, "subject.runs_dir=", *messages)
