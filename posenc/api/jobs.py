@@ -20,7 +20,7 @@ from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.resolve import resolve_evaluation, suited_to
 from posenc.results.runs import Run
 from posenc.running.evaluate import Outcome, run_eval
-from posenc.running.given_model import GivenModel, kept_tokenizer, plan_given_model
+from posenc.running.given_model import GivenModel, folder_of_records, kept_tokenizer, plan_given_model
 from posenc.running.invocation import Invocation
 from posenc.running.jobs import plan_job
 from posenc.running.plan_training import plan_training
@@ -119,7 +119,7 @@ def measure_given(
                     suited_to(settings.eval, settings.data), settings.context_length
                 ),
                 device=resolve_device(settings.device),
-                runs_dir=settings.runs_dir,
+                folder=folder_of_records("runs_dir", settings.runs_dir, settings.experiment_name),
                 experiment_name=settings.experiment_name,
                 seed=settings.seed,
             )

@@ -111,6 +111,23 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+def why_not_writable(folder: Path) -> str | None:
+    """Return why the system makes nothing in a folder, by making one there for a moment; None if it does.
+
+    A full disk is no reason: whoever writes a file says how much room is needed.
+    """
+    # os.access says yes to root in /proc, where nothing can be made.
+    try:
+        probe = temporary_beside(folder / "probe")
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        if error.errno in FULL_DISK_ERRNOS:
+            return None
+        return error.strerror or str(error)
+    return None
+
+
 def write_text_atomic(path: Path, text: str) -> None:
     """Write `text` as UTF-8, as write_bytes_atomic."""
     # A name of a file that is not UTF-8 reaches Python with lone surrogates, which UTF-8 does not have. They

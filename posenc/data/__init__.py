@@ -31,5 +31,6 @@ from posenc.data.tokenizers import stored_tokenizer as stored_tokenizer
 from posenc.data.windows import Batch as Batch
 from posenc.data.windows import NumberedWindows as NumberedWindows
 from posenc.data.windows import ScheduledSampler as ScheduledSampler
+from posenc.data.windows import Stage as Stage
 from posenc.data.windows import WindowSampler as WindowSampler
-from posenc.data.windows import WindowStage as WindowStage
+from posenc.data.windows import stage_of as stage_of

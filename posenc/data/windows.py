@@ -5,7 +5,7 @@ Shapes: B windows, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,25 +92,29 @@ class WindowSampler:
 
 
 @dataclass(frozen=True)
-class WindowStage:
-    """A part of a run with windows of one length."""
+class Stage:
+    """Describe a stage of the training, with windows of one length. Each stage has another length."""
 
-    end: int  # the step at which the next stage begins
-    context_length: int
-    sampler: WindowSampler
+    last_step: int  # the stage ends with this update; the first update of a run is number 1
+    length: int  # tokens
+
+
+def stage_of(stages: Sequence[Stage], update: int) -> Stage:
+    """Return the stage of an update, by its number from 1."""
+    return next(stage for stage in stages if update <= stage.last_step)
 
 
 class ScheduledSampler:
     """Draw windows that grow during a run. All batches have the same number of tokens."""
 
-    def __init__(self, context_length: int, stages: Sequence[WindowStage]) -> None:
-        """Take the stages in their order; `context_length` is the one of the last stage."""
-        self._context_length = context_length
+    def __init__(self, stages: Sequence[Stage], samplers: Mapping[int, WindowSampler]) -> None:
+        """Take the stages in their order, and the sampler of each window length."""
         self._stages = stages
+        self._samplers = samplers
 
     def batch(self, step: int, size: int) -> Batch:
-        """Return the batch of a step: as many tokens as in `size` windows of the last stage."""
-        stage = next(stage for stage in self._stages if step < stage.end)
-        tokens = size * self._context_length
+        """Return the batch of a step, from 0: as many tokens as in `size` windows of the last stage."""
+        length = stage_of(self._stages, step + 1).length
+        tokens = size * self._stages[-1].length
         # As many tokens in each step, so that learning rate and schedule mean the same in all stages.
-        return stage.sampler.batch(step, tokens // stage.context_length)
+        return self._samplers[length].batch(step, tokens // length)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 
+from posenc.core.atomic_files import why_not_writable
 from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, is_folder, load_yaml, refuse_impossible
+from posenc.data import Stage
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.settings.tree import ModelSettings
 
@@ -65,18 +66,25 @@ def check_name(key: str, value: str) -> str:
     return value
 
 
-def check_runs_dir(runs_dir: str, folder: Path, *, writing: bool) -> None:
-    """Check that a folder below `runs_dir` exists or can be made. With `writing` it must be writable, too."""
+def check_runs_dir(key: str, runs_dir: str, folder: Path, *, writing: bool) -> None:
+    """Check that a folder below `runs_dir` exists or can be made. With `writing` it must be writable, too.
+
+    `key` is the setting that holds `runs_dir`.
+    """
     if not runs_dir:
-        raise UserError("runs_dir", "''", "is not a folder", hint="runs_dir=. is the working folder")
-    refuse_impossible("runs_dir", folder)
+        raise UserError(key, "''", "is not a folder", hint=f"{key}=. is the working folder")
+    refuse_impossible(key, folder)
     # lexists sees a link to nothing, where a folder could not be made.
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not is_folder(existing):  # a link to nothing is no folder either
-        raise UserError("runs_dir", runs_dir, f"{existing} is not a folder")
-    if writing and not os.access(existing, os.W_OK | os.X_OK):
-        problem = f"the folder {existing.absolute()} cannot be written"
-        raise UserError("runs_dir", runs_dir, problem, hint="runs_dir=FOLDER that you can write to")
+        raise UserError(key, runs_dir, f"{existing} is not a folder")
+    must_be_made = existing != folder
+    if not writing and not must_be_made:
+        return
+    reason = why_not_writable(existing)
+    if reason is not None:
+        problem = f"the folder {existing.absolute()} cannot be written ({reason})"
+        raise UserError(key, runs_dir, problem, hint=f"{key}=FOLDER that you can write to")
 
 
 def check_positions_reach(model: Decoder, longest: int) -> None:
@@ -86,14 +94,6 @@ def check_positions_reach(model: Decoder, longest: int) -> None:
         model.positions(longest, torch.Generator())  # the positions themselves are not needed
     except ValueError as error:
         raise UserError("positions.max", None, f"{error} (the longest of eval.lengths)") from error
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Describe a stage of the training, with windows of one length."""
-
-    last_step: int  # the stage ends with this update
-    length: int  # tokens
 
 
 def check_length_schedule(

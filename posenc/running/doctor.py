@@ -6,7 +6,6 @@ exception of a check is a finding, too.
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
@@ -203,7 +202,9 @@ def places() -> Iterator[Finding]:
 
 def _folder(name: str, folder: Path, setting: str) -> Finding:
     """Report whether a folder can be written, or made."""
-    level: Level = "ok" if os.access(_existing(folder), os.W_OK | os.X_OK) else "problem"
+    from posenc.core.atomic_files import why_not_writable
+
+    level: Level = "ok" if why_not_writable(_existing(folder)) is None else "problem"
     return Finding(name, level, str(folder), f"{setting}=FOLDER that can be written")
 
 

@@ -136,10 +136,10 @@ def _job_on_text(settings: EvalCommandSettings) -> Job:
     as_trained = settings.with_changes(extend=ExtendRequest(name=NONE, tune=False, tries=1))
     up_to_8t = as_trained.eval.with_changes(lengths=[f"{FAR}x"])
     try:
-        return plan_evaluation(as_trained.with_changes(eval=up_to_8t))
+        return plan_evaluation(as_trained.with_changes(eval=up_to_8t), keeps_records=False)
     except UserError:
         # The run was measured by these lengths before, so its text has them.
-        return plan_evaluation(as_trained)
+        return plan_evaluation(as_trained, keeps_records=False)
 
 
 def _extension(settings: ExtendRequest, model: Decoder) -> Extension | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from posenc.data import TokenStore, tokens_in_cache, vocabulary
+from posenc.data import Stage, TokenStore, tokens_in_cache, vocabulary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import EvalCell, cells_with_passes, is_stored, plan_cells
 from posenc.evaluation.models.callables import CallableModel
@@ -41,19 +41,12 @@ BYTES_A_PARAMETER = 16.0  # value, gradient and two moments in float32
 
 
 @dataclass(frozen=True)
-class TimedStage:
-    """Hold what the updates of a stage of the training take."""
-
-    last_step: int  # the stage ends with this update
-    step_seconds: float
-
-
-@dataclass(frozen=True)
 class Estimate:
     """Hold what one run takes."""
 
     parameters: int
-    stages: tuple[TimedStage, ...]
+    stages: Sequence[Stage]
+    step_seconds: Mapping[int, float]  # by the length of the windows
     evaluation_seconds: float
     memory: float  # bytes
     problems: list[str]  # protocols and windows that cannot be measured
@@ -69,7 +62,7 @@ class Estimate:
         done = step
         for stage in self.stages:
             steps_left = max(0, stage.last_step - done)
-            seconds += steps_left * stage.step_seconds
+            seconds += steps_left * self.step_seconds[stage.length]
             done += steps_left
         return seconds
 
@@ -111,18 +104,18 @@ def estimate(job: Job, threads: int | None = None, *, skips_stored: bool = False
     # Nothing of the machine is looked up: its pace depends on what else runs on it now.
     rates = measure_rates(job.device, training.precision, costs.timed_width, rows, threads)
     update_seconds = MULTIPLICATIONS_AN_UPDATE * parameters * rates.multiplication
-    stages = []
+    step_seconds = {}
     # A batch has the same number of tokens in every stage, and short windows have fewer scores in them.
     for stage in training.stages:
         pass_seconds = costs.forward_seconds(rates, stage.length, batch_tokens, batch_tokens)
-        step_seconds = PASSES_A_STEP * pass_seconds + update_seconds
-        stages.append(TimedStage(stage.last_step, step_seconds))
+        step_seconds[stage.length] = PASSES_A_STEP * pass_seconds + update_seconds
     evaluation_seconds, problems = _evaluation_seconds(job, costs, store, rates, skips_stored=skips_stored)
     kept_numbers = shape.n_layers * batch_tokens * costs.kept_a_token(length)
     activation_bytes = BYTES_A_NUMBER[training.precision] * kept_numbers
     return Estimate(
         parameters=parameters,
-        stages=tuple(stages),
+        stages=training.stages,
+        step_seconds=step_seconds,
         evaluation_seconds=evaluation_seconds,
         memory=BYTES_A_PARAMETER * parameters + activation_bytes,
         problems=problems,

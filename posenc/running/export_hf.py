@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.core.atomic_files import folder_written_whole
+from posenc.core.atomic_files import folder_written_whole, why_not_writable
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import exists, expanded, is_folder, refuse_impossible
@@ -104,8 +104,10 @@ def _new_folder(folder: str) -> Path:
         problem = "is the current folder"
     elif exists(target) and not _is_empty_folder(target):
         problem = "exists already"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        problem = f"the folder {visible(existing)} cannot be written"
+    else:
+        reason = why_not_writable(existing)
+        if reason is not None:
+            problem = f"the folder {visible(existing)} cannot be written ({reason})"
     if problem is not None:
         raise UserError("--hf", folder, problem, hint=NEW_FOLDER)
     return target

@@ -50,7 +50,7 @@ class GivenModel:
     tokenizer: TokenizerSettings
     evaluation: Evaluation
     device: torch.device
-    runs_dir: str
+    folder: Path  # of the experiment: its records go into a directory below
     experiment_name: str
     seed: int = 0
     digest: str | None = None  # identifies the weights; None: its logits for two texts do
@@ -60,6 +60,17 @@ class GivenModel:
     bytes_a_token: float | None = None  # in the text, if it was measured
 
 
+def folder_of_records(key: str, runs_dir: str, experiment_name: str) -> Path:
+    """Return RUNS_DIR/EXPERIMENT for the records of given models; `key` is the setting that holds `runs_dir`.
+
+    Raises UserError if nothing can be written there.
+    """
+    folder = expanded(runs_dir) / check_name("experiment_name", experiment_name)
+    # A finished run may lie where nobody can write, and is then read. Here something is always written.
+    check_runs_dir(key, runs_dir, folder, writing=True)
+    return folder
+
+
 def plan_given_model(given: GivenModel) -> Job:
     """Return the validated job of a given model. Raises UserError."""
     evaluation = given.evaluation
@@ -67,9 +78,6 @@ def plan_given_model(given: GivenModel) -> Job:
     # Protocols that need posenc's own decoder are refused before a text is read.
     evaluation.check_given_model()
     check_name("name", given.name)
-    folder = expanded(given.runs_dir) / check_name("experiment_name", given.experiment_name)
-    # A finished run may lie where nobody can write, and is then read. Here something is always written.
-    check_runs_dir(given.runs_dir, folder, writing=True)
     tokenizer = absolute_tokenizer(given.tokenizer)
     # What the model was trained on is not known: it may have been the part of this text that trains others.
     text = given.text or text_to_measure(given.data, tokenizer, evaluation, keeps_split=True)
@@ -98,7 +106,7 @@ def plan_given_model(given: GivenModel) -> Job:
         precision=given.precision,
     )
     return Job(
-        directory=folder / f"{given.name}-T{length}-{digest}",
+        directory=given.folder / f"{given.name}-T{length}-{digest}",
         settings=settings,
         settings_hash=digest,
         writer={},

@@ -1,16 +1,15 @@
 """Read a checkpoint of transformers, from a folder or from the hub: what it is, and later its weights.
 
-Configuration, tokenizer and the sizes of the weights are read in a moment. They are enough to plan, to
-estimate time and memory, and to refuse what cannot be measured. The weights are read last.
+Configuration and tokenizer are read in a moment, and so are the sizes of the weights (`stored_tensors`). They
+are enough to plan, to estimate time and memory, and to refuse what cannot be measured. The weights are read
+last. `checkpoint_identity` says which ones they are.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import inspect
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,9 +21,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from posenc.core.atomic_files import digest_of, read_sealed, sha256_of_file, write_sealed
 from posenc.core.errors import UserError, first_few, first_line
-from posenc.core.paths import cache_dir, expanded, is_file, is_folder, looks_local, why_missing
+from posenc.core.paths import expanded, is_file, is_folder, looks_local, why_missing
 from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.configurations import rope_settings
@@ -33,14 +31,8 @@ from posenc.running.weight_types import weight_type_name
 
 ADAPTER = "adapter_config.json"  # of peft: such a folder names the folder with the weights
 EAGER = "eager"  # the attention of transformers that makes all scores of a window
-# transformers reads the second kind where the first is missing.
-WEIGHT_FILES = ("*.safetensors", "*.bin")
-REMOTE_CODE = "transformers_modules."  # the package into which transformers puts code of a checkpoint
 WEIGHTS_NAMED = 3  # in an error
 SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")  # of a configuration
-# What reading a file raises that is cut, or that somebody else wrote.
-DAMAGES = (OSError, ValueError, KeyError, TypeError, AttributeError)
-LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, in so many bytes
 
 
 @dataclass(frozen=True)
@@ -134,9 +126,9 @@ def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
     """
     transformers = import_transformers()
     try:
-        model_class = _model_class(transformers, checkpoint)
+        cls = model_class(transformers, checkpoint)
         with torch.device("meta"):
-            model: nn.Module = _from_config(model_class, checkpoint)
+            model: nn.Module = _from_config(cls, checkpoint)
         # The modules are listed first, since some are replaced on the way.
         for name, module in list(model.named_modules()):
             # frequencies follow from the configuration, so that a rotation needs no weights
@@ -169,7 +161,7 @@ def load_hf_model(checkpoint: HfCheckpoint, dtype: torch.dtype, device_map: str 
     placement = {} if device_map is None else {"device_map": device_map}
     attention = {} if checkpoint.attention is None else {"attn_implementation": checkpoint.attention}
     try:
-        model, report = _model_class(transformers, checkpoint).from_pretrained(
+        model, report = model_class(transformers, checkpoint).from_pretrained(
             checkpoint.source,
             config=checkpoint.config,
             dtype="auto" if checkpoint.is_quantised else dtype,
@@ -198,7 +190,7 @@ def _download_options(transformers: Any, path: str) -> dict[str, Any]:
     return {"tqdm_class": download_bar(path)} if "tqdm_class" in parameters else {}
 
 
-def _model_class(transformers: Any, checkpoint: HfCheckpoint) -> Any:
+def model_class(transformers: Any, checkpoint: HfCheckpoint) -> Any:
     """Return the class that loads the weights: of transformers, or of the code that came with the model.
 
     The latter is looked up here each time, because AutoModelForCausalLM goes on with the class that it loaded
@@ -240,76 +232,6 @@ def stored_dtype(checkpoint: HfCheckpoint) -> str:
     if isinstance(stored, str):
         stored = getattr(torch, stored, None)
     return weight_type_name(stored)
-
-
-# --- sizes of the weights
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """What the header of a file, or an outline of the model, says of a weight that is not read."""
-
-    name: str
-    shape: tuple[int, ...]
-    bytes: int
-
-    @property
-    def numbers(self) -> int:
-        """Return how many numbers the tensor has."""
-        return math.prod(self.shape)
-
-
-def stored_tensors(checkpoint: HfCheckpoint) -> list[StoredTensor] | None:
-    """Return the tensors of a checkpoint by the headers of its safetensors files; None without all files."""
-    folder = folder_of(checkpoint)
-    files = [] if folder is None else _safetensors_files(folder)
-    # A download that stopped has some of the files, whose sizes would be those of half a model.
-    if not all(file.is_file() for file in files):
-        return None
-    tensors = [tensor for file in files for tensor in _tensors_of_file(file)]
-    return tensors or None
-
-
-def _safetensors_files(folder: Path) -> list[Path]:
-    """Return the files that transformers reads; a folder may hold the same weights in other files, too."""
-    # transformers prefers the single file, so that the index beside it counts only where that one is missing.
-    single = folder / "model.safetensors"
-    index = folder / "model.safetensors.index.json"
-    if single.is_file() or not index.is_file():
-        return [single]
-    try:
-        # The files of the index alone: a folder may hold the same
-        # weights a second time, which then count twice.
-        file_of_weight = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [folder / name for name in sorted(set(file_of_weight.values()))]
-    except DAMAGES:
-        return []
-
-
-def outlined_tensors(outline: nn.Module) -> list[StoredTensor]:
-    """Return the weights of a model that was built without them, as float32."""
-    return [
-        StoredTensor(name, tuple(parameter.shape), 4 * parameter.numel())
-        for name, parameter in outline.named_parameters()
-    ]
-
-
-def _tensors_of_file(file: Path) -> list[StoredTensor]:
-    """Read the header of a safetensors file: its length, then JSON. A damaged one has no tensors."""
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
-            # A damaged file may claim a header of any length.
-            header = json.loads(stream.read(min(length, file.stat().st_size)))
-        # The header's only entry that is no tensor.
-        header.pop("__metadata__", None)
-        tensors = []
-        for name, entry in header.items():
-            begin, end = entry["data_offsets"]
-            tensors.append(StoredTensor(name, tuple(entry["shape"]), end - begin))
-    except DAMAGES:
-        return []
-    return tensors
 
 
 def folder_of(checkpoint: HfCheckpoint) -> Path | None:
@@ -408,98 +330,3 @@ def _message_of(error: Exception) -> str:
     if len(lines) > 1 and lines[0].endswith(":"):
         return " ".join(lines[:2])
     return first_line(error)
-
-
-# --- which checkpoint it is
-
-
-def outline_digest(checkpoint: HfCheckpoint) -> str:
-    """Return a digest of what can be read of a checkpoint without its weights.
-
-    It is the key under which the cache keeps a fitted plan. Checkpoints that differ in the values of their
-    weights alone have the same.
-    """
-    folder = folder_of(checkpoint)
-    if folder is None:
-        return digest_of([checkpoint.path, checkpoint.access.revision])
-    # These decide the sizes and the tokens. Of the weights their sizes are enough: a plan needs no values.
-    texts = [folder / name for name in ("config.json", "tokenizer.json")]
-    digests = [sha256_of_file(file) for file in texts if file.is_file()]
-    sizes = [[file.name, file.stat().st_size] for file in _weight_files(folder)]
-    return digest_of([digests, sizes])
-
-
-def id_of_weights(checkpoint: HfCheckpoint) -> str:
-    """Return what identifies weights and code: the commit on the hub, or a digest of the files."""
-    # Other code with the same weights computes other numbers, and may be edited between two evaluations.
-    code = _code_files(checkpoint) if checkpoint.access.trust_remote_code else []
-    code_digests = [sha256_of_file(file) for file in code]
-    if not checkpoint.is_local:
-        # A branch such as `main` moves. The commit that was read does not.
-        commit = getattr(checkpoint.config, "_commit_hash", None)
-        return " ".join([checkpoint.path, str(commit), *code_digests])
-    folder = expanded(checkpoint.path)
-    # The same weights with another rotation in config.json are another model.
-    sha = hashlib.sha256(folder.joinpath("config.json").read_bytes())
-    digests = [_digest_of_weights(file) for file in _weight_files(folder)]
-    for digest in (*digests, *code_digests):
-        sha.update(bytes.fromhex(digest))
-    return sha.hexdigest()
-
-
-def known_id_of_weights(checkpoint: HfCheckpoint) -> str | None:
-    """Return what `id_of_weights` returns; None if weights would have to be read for it."""
-    if checkpoint.is_local:
-        files = _weight_files(expanded(checkpoint.path))
-        if any(read_sealed(_path_of_digest(file)) is None for file in files):
-            return None
-    return id_of_weights(checkpoint)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """Return the files of weights in a folder, in the order of their paths, which a digest needs."""
-    files: list[Path] = []
-    for pattern in WEIGHT_FILES:
-        files += folder.glob(pattern)
-    return sorted(files)
-
-
-def _digest_of_weights(file: Path) -> str:
-    """Return the sha256 of a file of weights, from the cache if the file has not changed since.
-
-    Reading 16 GB takes a quarter of a minute, and every evaluation would read them twice.
-    """
-    path = _path_of_digest(file)
-    stored = read_sealed(path)
-    if stored is not None:
-        return str(stored["sha256"])
-    digest = sha256_of_file(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The file is sealed, since a digest that was cut would name the
-    # records of a model that nobody has measured.
-    write_sealed(path, {"sha256": digest})
-    return digest
-
-
-def _path_of_digest(file: Path) -> Path:
-    """Return where the cache keeps the digest of a file of weights as it is now."""
-    state = file.stat()
-    # Size and mtime do not tell: a copy may keep the old mtime. The inode or the ctime is another one then.
-    key = [str(file.resolve()), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
-    return cache_dir() / "digests" / f"{digest_of(key)}.json"
-
-
-def _code_files(checkpoint: HfCheckpoint) -> list[Path]:
-    """Return the Python files that came with a model: those in its folder, or those of the hub that run.
-
-    A repository on the hub may take its code from another one, whose commit is not known.
-    """
-    folders = {expanded(checkpoint.path)}
-    if not checkpoint.is_local:
-        classes = [_model_class(import_transformers(), checkpoint), type(checkpoint.config)]
-        # A checkpoint may bring code for its model and take its
-        # configuration from transformers, or the reverse.
-        remote_classes = [cls for cls in classes if cls.__module__.startswith(REMOTE_CODE)]
-        folders = {Path(inspect.getfile(cls)).parent for cls in remote_classes}
-    files = [file for folder in folders for file in folder.rglob("*.py")]
-    return sorted(file for file in files if file.is_file())

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from posenc.data import CorpusFacts
+from posenc.data import CorpusFacts, Stage
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.resolve import Evaluation
 from posenc.model.decoder import ModelShape
-from posenc.running.checks import Stage
 from posenc.running.initial_weights import InitialCheckpoint
 from posenc.settings.tree import (
     DataSettings,

@@ -21,8 +21,8 @@ from posenc.running.invocation import Invocation
 from posenc.running.job import Job
 from posenc.running.locks import HeldRunError
 from posenc.running.plan_evaluation import plan_evaluation
+from posenc.running.plan_hf import plan_hf
 from posenc.running.plan_training import plan_training
-from posenc.running.subject_hf import plan_hf
 from posenc.running.train import run_train
 from posenc.settings.tree import EvalCommandSettings, RunSettings
 from posenc.training.distributed import current
@@ -43,7 +43,7 @@ def plan_job(settings: RunSettings | EvalCommandSettings, *, only_estimate: bool
     if isinstance(settings, RunSettings):
         return plan_training(settings)
     if settings.subject is None:
-        return plan_evaluation(settings)
+        return plan_evaluation(settings, keeps_records=not only_estimate)
     return plan_hf(settings, only_estimate=only_estimate)
 
 

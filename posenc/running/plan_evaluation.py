@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from posenc.core.atomic_files import why_not_writable
 from posenc.core.errors import UserError
 from posenc.data import check_plant, check_tokenizer
 from posenc.evaluation.resolve import Evaluation, default_eval_settings, resolve_evaluation
@@ -22,11 +24,16 @@ from posenc.tracking import check_tracking
 from posenc.training.device import resolve_device
 
 
-def plan_evaluation(settings: EvalCommandSettings) -> Job:
-    """Return the validated job of composed settings. Raises UserError, and RunError for damaged files."""
+def plan_evaluation(settings: EvalCommandSettings, *, keeps_records: bool = True) -> Job:
+    """Return the validated job of composed settings. Raises UserError, and RunError for damaged files.
+
+    Without `keeps_records` the run may lie where nobody can write.
+    """
     _refuse_settings_of_given_models(settings)
     assert settings.run is not None
     stored = stored_run(settings.run, settings.plugins)
+    if keeps_records:
+        _check_writable(settings.run, stored.directory)
     trained = stored.settings
     check_name("experiment_name", trained.experiment_name)
     as_asked = with_stored_values(settings.eval, trained.eval)
@@ -87,6 +94,14 @@ def _refuse_settings_of_given_models(settings: EvalCommandSettings) -> None:
     if settings.eval.max_minutes is not None:
         problem = "has no effect on a run: it is measured on as many targets as in training"
         raise UserError("eval.max_minutes", settings.eval.max_minutes, problem, hint="set eval.max_targets=N")
+
+
+def _check_writable(run: str, directory: Path) -> None:
+    """Raise UserError if a run cannot keep the records of an evaluation."""
+    reason = why_not_writable(directory)
+    if reason is not None:
+        problem = f"its folder, which keeps the records, cannot be written ({reason})"
+        raise UserError("run", run, problem, hint="copy the run to a folder that you can write to")
 
 
 def with_stored_values(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:

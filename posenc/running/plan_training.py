@@ -8,6 +8,7 @@ from posenc.core.errors import UserError, plural
 from posenc.core.paths import expanded, is_folder
 from posenc.data import (
     CorpusFacts,
+    Stage,
     absolute_data,
     absolute_tokenizer,
     check_plant,
@@ -19,7 +20,6 @@ from posenc.data.planted import planted_windows
 from posenc.encodings.building import has_foreign_code
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation, suited_to
 from posenc.running.checks import (
-    Stage,
     check_length_schedule,
     check_name,
     check_positions_reach,
@@ -57,7 +57,7 @@ def plan_training(settings: RunSettings) -> Job:
     directory = run.directory
     if not is_folder(directory):  # one that exists may be finished, and is then only read
         # The check in `_checked` came before the corpus was read. Only now the name of the folder is known.
-        check_runs_dir(settings.runs_dir, directory.parent, writing=True)
+        check_runs_dir("runs_dir", settings.runs_dir, directory.parent, writing=True)
     precision = run.settings.train.precision
     return Job(
         directory=directory,
@@ -168,7 +168,7 @@ def _check_place(settings: RunSettings) -> None:
     if settings.name is not None:
         check_name("name", settings.name)
     folder = expanded(settings.runs_dir) / settings.experiment_name
-    check_runs_dir(settings.runs_dir, folder, writing=False)
+    check_runs_dir("runs_dir", settings.runs_dir, folder, writing=False)
 
 
 def _read_facts(settings: RunSettings, evaluation: Evaluation) -> CorpusFacts:

@@ -1,4 +1,4 @@
-"""Plan `posenc eval subject=hf`: a causal language model of transformers, from a folder or from the hub.
+"""Read `subject=hf`: a causal language model of transformers, from a folder or from the hub.
 
 Everything is checked and estimated before the weights are read. The configuration and the headers of the
 files are enough for a dry run of the common architectures. Otherwise an outline of the model is built too,
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,6 @@ from typing import Any, Literal
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, safe_name
 from posenc.core.paths import conf_dir, expanded, load_yaml
-from posenc.core.quantities import duration
 from posenc.data import build_tokenizer, stored_tokenizer
 from posenc.evaluation.lengths import nearest_length
 from posenc.evaluation.models.configurations import (
@@ -29,51 +27,31 @@ from posenc.evaluation.models.configurations import (
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.evaluation.resolve import Evaluation, default_eval_settings, resolve_evaluation
-from posenc.report.texts import length_text
 from posenc.running.checkpoint_checks import check_checkpoint, check_quantisation
-from posenc.running.checks import check_name
-from posenc.running.fit_evaluation import (
-    FitLimits,
-    LongTexts,
-    fit_to_memory,
-    fit_to_time,
-    fitted_lengths,
-    note_on_lengths,
-)
-from posenc.running.given_model import OPEN_DIGEST, GivenModel, kept_tokenizer, plan_given_model
+from posenc.running.given_model import kept_tokenizer
 from posenc.running.hf_checkpoint import (
     EAGER,
     HfCheckpoint,
     attention_names,
-    id_of_weights,
-    known_id_of_weights,
     load_hf_model,
-    outline_digest,
     outline_of,
-    outlined_tensors,
     read_hf_checkpoint,
     stored_dtype,
-    stored_tensors,
 )
-from posenc.running.job import Job
-from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.plain_checkpoint import read_plainly
 from posenc.running.plan_evaluation import with_stored_values
-from posenc.running.rotation_notes import notes_on_rotation
+from posenc.running.stored_tensors import outlined_tensors, stored_tensors
 from posenc.running.unloaded_model import SDPA, UnloadedModel, model_sizes
 from posenc.running.weight_types import WEIGHT_TYPES
-from posenc.settings.base import flattened
 from posenc.settings.numbers import CountingNumber
 from posenc.settings.signature import check_choice
 from posenc.settings.tree import (
     NONE,
-    Choice,
     DataSettings,
     EvalCommandSettings,
     EvalSettings,
     TokenizerSettings,
 )
-from posenc.training.device import resolve_device
 
 # Architectures with a bias of slope times position, which two bytes would round. Falcon has one with `alibi`.
 BIASED = ("bloom", "mpt")
@@ -122,15 +100,20 @@ class HfModel:
     tokenizer: TokenizerSettings
 
 
+def named_subject(settings: EvalCommandSettings) -> HfSubject:
+    """Return the parameters of `subject=hf`. Raises UserError."""
+    assert settings.subject is not None
+    # A subject is a choice among classes, as an encoding is, so that a typo is answered with the nearest key.
+    parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
+    return HfSubject(**parameters)
+
+
 def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) -> HfModel:
     """Read the configuration and the tokenizer of `subject=hf`. Raises UserError.
 
     With `only_estimate` they are read without transformers, where that says the same.
     """
-    assert settings.subject is not None
-    # A subject is a choice among classes, as an encoding is, so that a typo is answered with the nearest key.
-    parameters = check_choice("subject", settings.subject, {"hf": HfSubject}, "there is no such subject")
-    subject = HfSubject(**parameters)
+    subject = named_subject(settings)
     plain = _plain_checkpoint(subject, settings) if only_estimate else None
     checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
     _check_attention_name(subject.attention)
@@ -187,7 +170,7 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
         or subject.attention not in (None, *PLAIN_ATTENTIONS)
         or not subject.rope_scaling
         # What is stored of it is found by the name of its directory, as with `tokenizer=bytes`.
-        or any(_folder_of_records(subject).glob(f"{safe_name(Path(subject.path).name)}-T*"))
+        or any((expanded(subject.runs_dir) / EXPERIMENT).glob(f"{safe_name(Path(subject.path).name)}-T*"))
     )
     checkpoint = None if needs_transformers else read_plainly(subject.path)
     if checkpoint is None or stored_tensors(checkpoint) is None:  # weights are counted in an outline then
@@ -195,97 +178,11 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
     return checkpoint
 
 
-def _folder_of_records(subject: HfSubject) -> Path:
-    """Return the folder in which each measured model has a directory."""
-    return expanded(subject.runs_dir) / EXPERIMENT
-
-
-def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Job:
-    """Return the validated job of composed `eval` settings with `subject=hf`. Raises UserError.
-
-    With `only_estimate` the job is for a dry run: the end of its directory's name may be left open, since
-    that takes a digest of all weights.
-    """
-    if settings.run is not None:
-        raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
-    if settings.tracking.name != NONE:
-        raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
-    hf = read_subject(settings, only_estimate=only_estimate)
-    # The text comes first: a length that no document has takes no time.
-    text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
-    evaluation.check_tuning()
-    notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.is_extended)
-    dtype = hf.weights.dtype
-    job = plan_given_model(
-        GivenModel(
-            model=hf.model,
-            name=_name(hf.subject),
-            data=text.data,
-            tokenizer=hf.tokenizer,
-            evaluation=evaluation,
-            device=resolve_device(settings.device),
-            runs_dir=hf.subject.runs_dir,
-            experiment_name=EXPERIMENT,
-            digest=_digest(hf, only_estimate=only_estimate),
-            precision=dtype,
-            subject=_stored_subject(hf),
-            text=dataclasses.replace(text, notes=(*text.notes, *notes)),
-            bytes_a_token=texts.bytes_a_token,
-        )
-    )
-    attention = hf.model.sizes.attention.name
-    # The extension is not part of it: with and without one the same targets are measured.
-    model_key = [outline_digest(hf.checkpoint), hf.train_length, dtype, hf.subject.tokenizer, attention]
-    # With a device map layers are spread over devices, and it is not known which memory is free for which.
-    if hf.weights.device_map is None:
-        job = _fitted_to_memory(job, settings, [*model_key, hf.model.chunk_tokens])
-        # The check is repeated, since no length beyond T may be left.
-        job.evaluation.check_tuning(hint="the free memory left none: set eval.lengths")
-    fitted = _fitted_to_time(job, settings, model_key)
-    fitted.evaluation.check_tuning(hint="eval.max_minutes left none: set eval.lengths, or allow more minutes")
-    return fitted
-
-
-def _digest(hf: HfModel, *, only_estimate: bool) -> str:
-    """Return what identifies the weights and how they are used.
-
-    A dry run reads no weights: of 16 GB that takes a quarter of a minute. Without a digest that is known from
-    an earlier evaluation it leaves the end of the directory's name open.
-    """
-    if hf.checkpoint.is_plain:
-        return OPEN_DIGEST
-    weights = known_id_of_weights(hf.checkpoint) if only_estimate else id_of_weights(hf.checkpoint)
-    if weights is None:
-        return OPEN_DIGEST
-    # Records in float32 keep the names that they had before the type could be chosen. So do records of the
-    # attention that transformers chooses. Both settings change losses by rounding.
-    dtype = "" if hf.weights.dtype == "fp32" else f" dtype={hf.weights.dtype}"
-    attention = "" if hf.subject.attention is None else f" attention={hf.subject.attention}"
-    return f"{weights} bos={hf.bos}{dtype}{attention}"
-
-
-def _name(subject: HfSubject) -> str:
-    """Return what the rows of its records are called."""
-    name = check_name("subject.path", safe_name(Path(subject.path).name))
-    # Both stand in one table, each beside its own extensions.
-    return name if subject.rope_scaling else f"{name}-unscaled"
-
-
 def _without_scaling(checkpoint: HfCheckpoint) -> HfCheckpoint:
     """Return a checkpoint whose rotation turns by its base alone. Raises UserError if it is not scaled."""
     if not scaled_types(checkpoint.text_config):
         raise UserError("subject.rope_scaling", False, "its rotation is not scaled", hint="leave it out")
     return dataclasses.replace(checkpoint, config=without_scaling(checkpoint.config))
-
-
-def _stored_subject(hf: HfModel) -> Choice:
-    """Return the subject as config.yaml keeps it: with its BOS token and its architecture."""
-    # config.yaml has what `auto` came to, since another version of a tokenizer may make something else of it.
-    resolved = {"bos": hf.bos, "architecture": hf.checkpoint.text_config.model_type}
-    values = dataclasses.asdict(hf.subject)
-    if hf.subject.attention is None:  # as in records from before it could be chosen, which are compared with
-        del values["attention"]
-    return Choice.model_validate({"name": "hf", **values, **resolved})
 
 
 def _weights(subject: HfSubject, checkpoint: HfCheckpoint) -> WeightOptions:
@@ -388,74 +285,6 @@ def _check_chunks(chunk_tokens: int, outline: TransformersModel, evaluation: Eva
     reason = outline.why_not_in_chunks(acting)
     if reason is not None:
         raise UserError("subject.chunk_tokens", chunk_tokens, reason, hint="leave it out")
-
-
-def _fitted_to_text(
-    settings: EvalCommandSettings, evaluation: Evaluation, length: int, tokenizer: TokenizerSettings
-) -> tuple[MeasuredText, LongTexts, Evaluation]:
-    """Return the text, its long documents, and the evaluation at lengths that enough of them have.
-
-    Raises UserError if no document has a length that the user asked for, or without such lengths T.
-    """
-    has_open_lengths = settings.eval.lengths is None
-    least = evaluation  # the evaluation that the text has to allow
-    if has_open_lengths:
-        # The text has to hold T alone here. Longer windows are left out below, with a note.
-        at_train_length = evaluation.settings.with_changes(lengths=[length])
-        least = resolve_evaluation(at_train_length, length, settings.extend)
-    # What the model was trained on is not known: it may have been the part of this text that trains others.
-    text = text_to_measure(settings.data or default_data(), tokenizer, least, keeps_split=True)
-    texts = LongTexts.of(text.facts, tokenizer, evaluation.split)
-    texts.check(least.lengths.longest, text.facts, tokenizer)
-    if not has_open_lengths:
-        return text, texts, evaluation
-    lengths = fitted_lengths(evaluation.settings, length, texts)
-    note = note_on_lengths(evaluation.lengths.windows, lengths, texts, length)
-    if note is not None:
-        text = dataclasses.replace(text, notes=(*text.notes, note))
-    fitted = evaluation.settings.with_changes(lengths=lengths)
-    return text, texts, resolve_evaluation(fitted, length, settings.extend)
-
-
-def _fitted_to_memory(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:
-    """Return the job with lengths and passes that fit into memory, as far as the user gave none."""
-    fit = fit_to_memory(job, settings.eval, model_key)
-    if not fit.notes:
-        return job
-    values = fit.applied(job.evaluation.settings)
-    evaluation = resolve_evaluation(values, job.settings.context_length, settings.extend)
-    fitted = job.settings.with_changes(eval=evaluation.settings)
-    return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=(*job.notes, *fit.notes))
-
-
-def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:
-    """Return the job with what takes about `eval.max_minutes`, as far as the user gave no numbers.
-
-    The choice is kept for models with this key.
-    """
-    limits = FitLimits.of(settings.eval, job.evaluation)
-    # The user gave every number, so there is nothing to choose.
-    if not limits.open_counts:
-        return job
-    fit = fit_to_time(job, limits, model_key)
-    fitted_settings = fit.applied(job.evaluation.settings)
-    evaluation = resolve_evaluation(fitted_settings, job.settings.context_length, settings.extend)
-    unfitted_values = flattened(job.evaluation.settings.plain())
-    fitted_values = flattened(evaluation.settings.plain())
-    chosen = " ".join(f"eval.{key}={fitted_values[key]}" for key in limits.open_counts)
-    longest = length_text(round(evaluation.lengths.longest / job.settings.context_length, 4))
-    note = f"chosen     {chosen}, up to {longest}, by eval.max_minutes={limits.max_minutes:g}"
-    has_fewer = any(fitted_values[key] != unfitted_values[key] for key in limits.open_counts)
-    is_shorter = evaluation.lengths.longest < job.evaluation.lengths.longest
-    notes = list(job.notes)
-    # Where nothing had to be lowered, there is nothing to say.
-    if has_fewer or is_shorter:
-        notes.append(note)
-    if fit.minutes > limits.max_minutes:
-        least = f"the least takes about {duration(60 * fit.minutes)}"
-        notes.append(f"time       {least}: ask for fewer lengths or protocols")
-    fitted = job.settings.with_changes(eval=evaluation.settings)
-    return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=tuple(notes))
 
 
 def default_data() -> DataSettings:

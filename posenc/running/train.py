@@ -19,7 +19,6 @@ from posenc.data import (
     TaskSampler,
     TokenStore,
     WindowSampler,
-    WindowStage,
     build_tokenizer,
     corpus_notes,
     plant_of,
@@ -276,10 +275,8 @@ def _validation_plan(settings: RunSettings, training: Training, store: TokenStor
 def _sampler(settings: RunSettings, training: Training, store: TokenStore) -> ScheduledSampler:
     """Return the sampler of all stages of the training."""
     make_sampler = _sampler_maker(settings, store)
-    stages = []
-    for stage in training.stages:
-        stages.append(WindowStage(stage.last_step, stage.length, make_sampler(stage.length)))
-    return ScheduledSampler(settings.context_length, stages)
+    samplers = {stage.length: make_sampler(stage.length) for stage in training.stages}
+    return ScheduledSampler(training.stages, samplers)
 
 
 def _sampler_maker(settings: RunSettings, store: TokenStore) -> Callable[[int], WindowSampler]:

@@ -25,7 +25,8 @@ from posenc.evaluation.models.configurations import (
     tokens_kept,
 )
 from posenc.evaluation.models.transformers import TransformersModel
-from posenc.running.hf_checkpoint import EAGER, HfCheckpoint, StoredTensor
+from posenc.running.hf_checkpoint import EAGER, HfCheckpoint
+from posenc.running.stored_tensors import StoredTensor
 
 FLOAT_BYTES = 4
 # How many numbers a layer holds for a token at once besides queries, keys and values: so many times its

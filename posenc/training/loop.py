@@ -106,16 +106,14 @@ def train(
                 callbacks.on_log(tally.logged_step(step, lr, grad_norm, model, group))
 
             # --------------------------------------------------------------------------------------------
-            # Checkpoint; the one of the last step is written after the loop
-            if stopping and step < plan.steps:
-                _save(plan, model, optimizer, tally, step, group)
-                return tally.ended(INTERRUPTED, step, "asked to stop")
-            if time.monotonic() - saved_at >= plan.checkpoints.seconds and step < plan.steps:
+            # Checkpoint, at intervals and before the training ends
+            is_last = step == plan.steps
+            is_due = time.monotonic() - saved_at >= plan.checkpoints.seconds
+            if is_last or is_due or stopping:
                 _save(plan, model, optimizer, tally, step, group)
                 saved_at = time.monotonic()
-        # A run that was finished before has its last checkpoint already.
-        if step > so_far.step:
-            _save(plan, model, optimizer, tally, step, group)
+            if stopping and not is_last:
+                return tally.ended(INTERRUPTED, step, "asked to stop")
         return tally.ended(FINISHED, step)
     except NonFiniteWeightsError as error:
         return tally.ended(DIVERGED, step, str(error))

@@ -15,6 +15,7 @@ from fake_runs import only_run, stamps
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import CommandLine
 from posenc.core.quantities import duration
+from posenc.data import Stage
 from posenc.encodings.registry import encoding_class
 from posenc.results.runs import load_run
 from posenc.running import estimate as estimates
@@ -86,8 +87,9 @@ def stopped(run_copy):
 
 def estimate_ten_seconds(job, threads, **_):
     """Stand for an estimate of 10 s a step, whose evaluation takes no time."""
-    stage = estimates.TimedStage(last_step=job.training.steps, step_seconds=10.0)
-    return estimates.Estimate(1, (stage,), 0.0, memory=1.0, problems=[])
+    return estimates.Estimate(
+        1, job.training.stages, {job.settings.context_length: 10.0}, 0.0, memory=1.0, problems=[]
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,8 +175,8 @@ def test_a_sweep_takes_as_long_as_its_jobs_run_at_once(train, monkeypatch, jobs,
     seconds = iter([10.0, 10.0, 5.0, 5.0])  # at once: 10 + 5 beside 10 + 5
 
     def estimate_of(job, threads, **_):
-        stage = estimates.TimedStage(last_step=1, step_seconds=next(seconds))
-        return estimates.Estimate(1, (stage,), 0.0, memory=1.0, problems=[])
+        stages = [Stage(last_step=1, length=16)]
+        return estimates.Estimate(1, stages, {16: next(seconds)}, 0.0, memory=1.0, problems=[])
 
     monkeypatch.setattr("posenc.cli.dry_run.estimate", estimate_of)
     monkeypatch.setattr(

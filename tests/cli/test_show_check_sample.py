@@ -130,7 +130,7 @@ def test_a_trained_run_is_drawn_on_its_own_text(learned_run, posenc):
 
 
 def test_without_its_text_a_run_is_drawn_as_far_as_it_can_be(learned_run, posenc, monkeypatch):
-    def is_gone(settings):
+    def is_gone(settings, **_):
         raise UserError("data.paths", "/gone", "there is no such folder")
 
     monkeypatch.setattr("posenc.running.drawing.plan_evaluation", is_gone)

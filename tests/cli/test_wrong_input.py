@@ -1,5 +1,6 @@
 """Wrong input: exit 2, one screen that names key, value and the nearest choice, and nothing written."""
 
+import errno
 import os
 import resource
 import shlex
@@ -300,20 +301,85 @@ def test_wrong_yaml_of_the_user(posenc, working_folder, group, name, text, messa
     assert_is_one_screen(result, *messages)
 
 
-def test_a_runs_dir_that_cannot_be_written(train, working_folder, monkeypatch):
-    """As root every folder can be written, so the system's answer is replaced."""
+@pytest.fixture
+def read_only(working_folder, monkeypatch):
+    """A folder in which the system makes nothing, as a stand-in: root can write into every folder."""
     folder = working_folder / "readonly"
     folder.mkdir()
-    real_access = os.access
+    real_mkdir = os.mkdir
 
-    def access(path, mode):
-        return "readonly" not in str(path) and real_access(path, mode)
+    def mkdir(path, *arguments, **options):
+        if folder in Path(path).absolute().parents:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        real_mkdir(path, *arguments, **options)
 
-    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    return folder
+
+
+@pytest.fixture
+def without_texts(monkeypatch):
+    """No text can be read: reading one is an error."""
+
+    def too_early(*_, **__):
+        raise AssertionError("a text is read")
+
+    monkeypatch.setattr("posenc.running.plan_training.inspect", too_early)
+    for module in ("plan_evaluation", "plan_hf", "given_model"):
+        monkeypatch.setattr(f"posenc.running.{module}.text_to_measure", too_early)
+
+
+def test_a_runs_dir_that_cannot_be_written(train, read_only, without_texts):
     result = train("runs_dir=readonly/deep/er")
-    messages = ["runs_dir=readonly/deep/er", "readonly cannot be written", "runs_dir=FOLDER"]
+    messages = ["runs_dir=readonly/deep/er", "readonly cannot be written", "denied", "runs_dir=FOLDER"]
     assert_is_one_screen(result, *messages)
-    assert not list(folder.iterdir())
+    assert not list(read_only.iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which not even root writes")
+def test_a_runs_dir_that_the_system_refuses_though_its_permissions_allow_it(train, without_texts):
+    result = train("runs_dir=/proc/x")
+    assert_is_one_screen(result, "runs_dir=/proc/x", "/proc cannot be written", "runs_dir=FOLDER")
+
+
+@pytest.mark.parametrize(
+    ("runs_dir", "messages"),
+    [
+        ("readonly/deep", ["readonly cannot be written", "denied"]),
+        ("file", ["file is not a folder"]),
+        ("a" * 300, ["is too long for the name of a file"]),
+    ],
+)
+def test_a_runs_dir_of_a_subject_is_refused_before_the_model_is_read(
+    posenc, working_folder, read_only, monkeypatch, runs_dir, messages
+):
+    def too_early(*_, **__):
+        raise AssertionError("a model is read")
+
+    monkeypatch.setattr("posenc.running.plan_hf.read_subject", too_early)
+    Path("file").write_text("")
+    result = posenc("eval", "subject=hf", "subject.path=model", f"subject.runs_dir={runs_dir}")
+    assert_is_one_screen(result, "subject.runs_dir=", *messages)
+
+
+def test_a_run_that_cannot_keep_its_records_is_refused(posenc, run_copy, read_only, without_texts):
+    run = read_only / "runs" / "default" / run_copy.name
+    run_copy.parents[1].rename(read_only / "runs")
+    result = posenc("eval", f"run={run}")
+    assert_is_one_screen(result, "run=", "cannot be written (Permission denied)", "copy the run")
+
+
+def test_a_run_that_cannot_keep_records_has_a_dry_run(posenc, run_copy, read_only):
+    run = read_only / "runs" / "default" / run_copy.name
+    run_copy.parents[1].rename(read_only / "runs")
+    result = posenc("eval", f"run={run}", "--dry-run")
+    assert result.code == 0, result.err
+
+
+def test_a_runs_dir_is_left_as_it_was_by_the_check(train, working_folder):
+    (working_folder / "runs").mkdir()
+    assert train("--dry-run").code == 0
+    assert not list((working_folder / "runs").iterdir())
 
 
 def test_lengths_are_checked_on_the_split_and_in_the_tokens_that_are_measured(posenc, working_folder, corpus):

@@ -668,10 +668,10 @@ def test_an_export_needs_a_new_folder(folder, problem, run_copy, working_folder,
 
 
 def test_an_export_to_a_folder_that_cannot_be_written_says_so(run_copy, posenc, monkeypatch):
-    monkeypatch.setattr(export_hf.os, "access", lambda *_: False)
+    monkeypatch.setattr(export_hf, "why_not_writable", lambda folder: "Read-only file system")
     result = posenc("export", f"run={run_copy}", "--hf", "out")
     assert result.code == 2
-    assert "cannot be written" in result.err
+    assert "cannot be written (Read-only file system)" in result.err
 
 
 def test_an_export_to_a_full_disk_leaves_nothing_and_works_once_there_is_room(run_copy, posenc, monkeypatch):

@@ -18,18 +18,20 @@ from posenc.data.tokenizers import EncodedText, Tokenizer
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
 from posenc.running import (
+    checkpoint_identity,
     estimate,
     fit_evaluation,
     hf_checkpoint,
     machine_rates,
     pass_costs,
     room,
+    stored_tensors,
     subject_hf,
     unloaded_model,
 )
 from posenc.running.fit_evaluation import Fit, FitLimits
-from posenc.running.hf_checkpoint import StoredTensor
 from posenc.running.jobs import CheckedJob, check_jobs, plan_job
+from posenc.running.stored_tensors import StoredTensor
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
 from posenc.running.unloaded_model import model_sizes, products_with
 from posenc.running.weight_types import WEIGHT_TYPES
@@ -123,7 +125,7 @@ def test_of_experts_those_count_that_a_token_is_sent_to():
 def test_a_damaged_header_leaves_the_sizes_unknown(tmp_path, header):
     file = tmp_path / "model.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header)
-    assert hf_checkpoint._tensors_of_file(file) == []
+    assert stored_tensors._tensors_of_file(file) == []
 
 
 def test_weights_that_a_folder_holds_twice_count_once(plan, checkpoint, tmp_path):
@@ -160,19 +162,19 @@ def test_a_job_of_a_sweep_gets_what_its_checkpoint_needs(plan, monkeypatch):
 
 def test_weights_are_read_once_for_their_digest(checkpoint, working_folder, monkeypatch):
     read = hf_checkpoint.read_hf_checkpoint(str(checkpoint), "main", False)
-    first = hf_checkpoint.id_of_weights(read)
-    monkeypatch.setattr(hf_checkpoint, "sha256_of_file", None)
-    assert hf_checkpoint.id_of_weights(read) == first
+    first = checkpoint_identity.id_of_weights(read)
+    monkeypatch.setattr(checkpoint_identity, "sha256_of_file", None)
+    assert checkpoint_identity.id_of_weights(read) == first
 
 
 def test_weights_that_were_written_again_have_another_digest(checkpoint, working_folder, tmp_path):
     folder = shutil.copytree(checkpoint, tmp_path / "copy")
-    first = hf_checkpoint.id_of_weights(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
+    first = checkpoint_identity.id_of_weights(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
     weights = folder / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    again = hf_checkpoint.id_of_weights(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
+    again = checkpoint_identity.id_of_weights(hf_checkpoint.read_hf_checkpoint(str(folder), "main", False))
     assert again != first
 
 
@@ -196,7 +198,7 @@ def test_a_dry_run_needs_no_transformers(plan, without_transformers):
 @pytest.fixture
 def unread(checkpoint, tmp_path, monkeypatch):
     """A copy of the checkpoint, of which the cache has no digest. Reading its weights for one is an error."""
-    monkeypatch.setattr(hf_checkpoint, "_digest_of_weights", None)
+    monkeypatch.setattr(checkpoint_identity, "_digest_of_weights", None)
     return shutil.copytree(checkpoint, tmp_path / "unread")
 
 
@@ -218,7 +220,7 @@ def test_a_dry_run_reads_no_weights_for_their_digest(plan, unread, override):
 
 def test_a_dry_run_without_a_scaling_reads_no_weights(plan, tmp_path, monkeypatch):
     folder = hf_models.save(hf_models.scaled("llama 3.1"), tmp_path / "scaled")
-    monkeypatch.setattr(hf_checkpoint, "_digest_of_weights", None)
+    monkeypatch.setattr(checkpoint_identity, "_digest_of_weights", None)
     job = plan(f"subject.path={folder}", "subject.rope_scaling=false", only_estimate=True)
     assert job.directory.name == f"scaled-unscaled-T{T}-*"
 
@@ -248,7 +250,7 @@ def test_what_a_dry_run_chose_is_measured(plan, monkeypatch):
 def test_a_dry_run_asks_transformers_for_the_sizes_of_other_weights(plan, monkeypatch):
     """Weights of another format than safetensors are counted in an outline of the model."""
     counted = plan(only_estimate=True).given_model.sizes
-    monkeypatch.setattr(hf_checkpoint, "_tensors_of_file", lambda file: [])
+    monkeypatch.setattr(stored_tensors, "_tensors_of_file", lambda file: [])
     sizes = plan(only_estimate=True).given_model.sizes
     assert sizes.products == counted.products
 

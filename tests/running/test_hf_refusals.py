@@ -11,7 +11,7 @@ from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.evaluation.models.causality import TOKENS, effect_of_later_tokens
 from posenc.evaluation.models.transformers import TransformersModel
-from posenc.running import subject_hf
+from posenc.running import plan_hf, subject_hf
 from posenc.running.hf_checkpoint import load_hf_model, read_hf_checkpoint
 from posenc.running.jobs import plan_job
 
@@ -59,7 +59,7 @@ def refusal(plan, monkeypatch):
     def refused(path, *overrides, only_estimate=False):
         with monkeypatch.context() as patch:
             patch.setattr(subject_hf, "load_hf_model", too_early)
-            patch.setattr(subject_hf, "id_of_weights", too_early)
+            patch.setattr(plan_hf, "id_of_weights", too_early)
             with pytest.raises(UserError) as caught:
                 plan(path, *overrides, only_estimate=only_estimate)
         return caught.value.text()

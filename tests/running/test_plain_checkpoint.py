@@ -7,8 +7,9 @@ from fake_runs import edit_json, read_json
 
 from posenc.core.errors import UserError
 from posenc.evaluation.models.configurations import rope_settings, trained_length
-from posenc.running.hf_checkpoint import StoredTensor, read_hf_checkpoint, stored_dtype
+from posenc.running.hf_checkpoint import read_hf_checkpoint, stored_dtype
 from posenc.running.plain_checkpoint import PLAIN_TYPES, STATED, read_plainly
+from posenc.running.stored_tensors import StoredTensor
 from posenc.running.unloaded_model import model_sizes
 
 WEIGHT = StoredTensor("layers.0.mlp.up", (32, 64), 8192)

@@ -9,8 +9,8 @@ import tiny
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
+from posenc.data import Stage
 from posenc.encodings.registry import encoding_class
-from posenc.running.checks import Stage
 from posenc.running.plan_training import plan_training
 from posenc.settings.tree import RunSettings
 from posenc.training import device

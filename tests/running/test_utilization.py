@@ -3,7 +3,8 @@
 import pytest
 from fake_runs import only_run, read_json
 
-from posenc.running.utilization import StageFlops, Utilization, mfu_text
+from posenc.data import Stage
+from posenc.running.utilization import Utilization, mfu_text
 
 PEAK = 1e9  # FLOPs a second of the only device
 # of tiny.TINY
@@ -15,8 +16,8 @@ LENGTH = 16
 @pytest.fixture
 def growing():
     """A training whose last quarter of the updates has longer windows, which cost twice as much a token."""
-    stages = (StageFlops(last_step=30, flops=100), StageFlops(last_step=40, flops=200))
-    return Utilization(precision="bf16", stages=stages, peak=1000.0)
+    stages = [Stage(last_step=30, length=8), Stage(last_step=40, length=16)]
+    return Utilization(precision="bf16", stages=stages, flops_a_token={8: 100, 16: 200}, peak=1000.0)
 
 
 @pytest.mark.parametrize(("step", "mfu"), [(1, 0.1), (30, 0.1), (31, 0.2), (40, 0.2)])
@@ -29,7 +30,8 @@ def test_the_whole_training_counts_the_mean_over_its_updates(growing):
 
 
 def test_without_a_peak_there_is_no_mfu():
-    unknown = Utilization(precision="bf16", stages=(StageFlops(last_step=1, flops=100),), peak=None)
+    stages = [Stage(last_step=1, length=8)]
+    unknown = Utilization(precision="bf16", stages=stages, flops_a_token={8: 100}, peak=None)
     assert unknown.at(1, tokens_per_second=1.0) is None
     assert unknown.of_all(tokens_per_second=1.0) is None
 

@@ -11,7 +11,7 @@ from tiny_model import OPTIMIZATION, STEPS, T, build, on_disk, run
 from token_stores import store_of
 
 from posenc.core.seeds import generator_for
-from posenc.data import PlantedSampler, ScheduledSampler, WindowSampler, WindowStage, plant_of
+from posenc.data import PlantedSampler, ScheduledSampler, Stage, WindowSampler, plant_of
 from posenc.encodings.registry import own_encodings
 from posenc.model.attention import LatentAttention
 from posenc.settings.tree import PlantSettings
@@ -112,8 +112,9 @@ def test_every_step_draws_positions_of_its_own_by_seed_and_step(store, tmp_path)
 
 def growing(store, seed=3):
     """Windows of three lengths, four steps each."""
-    stages = [(4, T // 4), (8, T // 2), (STEPS, T)]
-    return ScheduledSampler(T, [WindowStage(end, n, WindowSampler(store, n, seed)) for end, n in stages])
+    stages = [Stage(4, T // 4), Stage(8, T // 2), Stage(STEPS, T)]
+    samplers = {stage.length: WindowSampler(store, stage.length, seed) for stage in stages}
+    return ScheduledSampler(stages, samplers)
 
 
 def test_windows_grow_and_batches_keep_their_tokens(store, tmp_path):

@@ -24,12 +24,12 @@ from posenc.core.errors import RunError, UserError, first_line, plural, visible
 from posenc.core.first_signals import CODES
 from posenc.core.machine import usable_cores
 from posenc.core.progress import PROGRESS
-from posenc.core.run_states import FAILED, FINISHED, INTERRUPTED
+from posenc.core.run_states import FAILED, INTERRUPTED
 from posenc.running.invocation import SWEEP, WAIT, Invocation
 from posenc.running.ray_cluster.node import BEGINS, Board, JobEnd, Message, Order, remove_own, run_order
 from posenc.running.ray_cluster.returned_folder import write_returned
 from posenc.running.signals import StopFlag
-from posenc.running.sweep.lines import begin_line, end_line, settled_line
+from posenc.running.sweep.lines import begin_line
 from posenc.running.sweep.pool import PROGRESS_SECONDS
 from posenc.running.sweep.resources import THREADS, slots_of_a_gpu, threads_of
 from posenc.running.sweep.task import (
@@ -42,6 +42,7 @@ from posenc.running.sweep.task import (
     outcome_on_disk,
     wait_until,
 )
+from posenc.running.sweep.task_queue import TaskQueue
 from posenc.settings.launchers import LAUNCHER, OWN, RayLauncherSettings
 from posenc.settings.tree import SweepSettings
 
@@ -246,13 +247,13 @@ class RaySweep:
     def __init__(self, ray: Any, tasks: Sequence[RemoteTask], restarts: int, settings: SweepSettings) -> None:
         self.ray = ray
         self.tasks = {task.name: task for task in tasks}
-        self.waiting = list(tasks)
+        self.queue = TaskQueue(
+            [task.local for task in tasks],
+            at_once=settings.jobs or len(tasks),
+            fail_fast=settings.fail_fast,
+        )
         self.running: dict[Any, RemoteTask] = {}  # by Ray's reference of the result
-        self.outcomes: dict[str, TaskOutcome] = {}
         self.restarts = restarts
-        self.at_once = settings.jobs or len(tasks)
-        self.fail_fast = settings.fail_fast
-        self.is_stopping = False  # no more tasks begin
         self.times_begun: Counter[str] = Counter()  # by the name of the task
         self.began_at: dict[str, float] = {}  # by time.monotonic()
         # the actor stays on this machine, so that no loss of a node takes it away
@@ -267,8 +268,8 @@ class RaySweep:
         """Run all tasks; return how they ended."""
         with StopFlag() as stop:
             stop.guarded = True  # a signal is passed on, and the jobs that save are waited for
-            while self.waiting or self.running:
-                if stop.received is not None and not self.is_stopping:
+            while self.queue.waiting or self.running:
+                if stop.received is not None and not self.queue.is_closed:
                     self._stop()
                 self._submit_tasks()
                 # The pause is short, since the lines of all jobs are printed between two such waits.
@@ -278,26 +279,12 @@ class RaySweep:
                 self._pass_on_messages()
                 for reference in ended:
                     self._note_end(self.running.pop(reference), reference)
-        return SweepResult(self.outcomes, stop.exit_code)
+        return SweepResult(self.queue.outcomes, stop.exit_code)
 
     def _submit_tasks(self) -> None:
-        """Hand Ray all tasks whose run no other one is at work on, or note that they never started."""
-        if self.is_stopping:
-            self.outcomes |= {task.name: TaskOutcome(NOT_STARTED) for task in self.waiting}
-            self.waiting = []
-        busy = {task.local.directory for task in self.running.values()}
-        for task in list(self.waiting):
-            if len(self.running) >= self.at_once:
-                return
-            if task.local.directory in busy:
-                continue
-            self.waiting.remove(task)
-            outcome = outcome_on_disk(task.local)
-            if outcome is not None:
-                self.outcomes[task.name] = outcome
-                say(settled_line(task.local, outcome, "finished by another process"))
-                continue
-            busy.add(task.local.directory)
+        """Hand Ray all tasks that can begin."""
+        while (local := self.queue.next_task()) is not None:
+            task = self.tasks[local.name]
             self.running[self._submit(task)] = task
 
     def _submit(self, task: RemoteTask) -> Any:
@@ -336,11 +323,8 @@ class RaySweep:
     def _note_end(self, task: RemoteTask, reference: Any) -> None:
         """Note how a task ended, and print it."""
         outcome = self._outcome(task, reference)
-        self.outcomes[task.name] = outcome
         began_at = self.began_at.get(task.name, time.monotonic())
-        say(end_line(task.local, outcome, time.monotonic() - began_at))
-        if self.fail_fast and outcome.state != FINISHED and not self.is_stopping:
-            say("sweep.fail_fast: no more jobs begin, and those that run save and stop")
+        if self.queue.note_end(task.local, outcome, time.monotonic() - began_at):
             self._stop()
 
     def _outcome(self, task: RemoteTask, reference: Any) -> TaskOutcome:
@@ -361,7 +345,7 @@ class RaySweep:
     def _outcome_without_end(self, task: RemoteTask, reason: str) -> TaskOutcome:
         """Return how a task ended that was cancelled, or lost too often."""
         times_begun = self.times_begun[task.name]
-        if not self.is_stopping:
+        if not self.queue.is_closed:
             return TaskOutcome(FAILED, f"Ray gave it up after {plural(times_begun, 'start')}: {reason}")
         if times_begun == 0:
             return TaskOutcome(NOT_STARTED)
@@ -386,7 +370,7 @@ class RaySweep:
 
     def _stop(self) -> None:
         """Begin no more tasks, and let those that run save and stop."""
-        self.is_stopping = True
+        self.queue.close()
         for task in list(self.running.values()):
             self._cancel(task, force=False)
 

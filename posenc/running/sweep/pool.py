@@ -17,22 +17,15 @@ from posenc.core.console import say
 from posenc.core.errors import visible
 from posenc.core.progress import PROGRESS, Title, progress_of
 from posenc.core.quantities import duration
-from posenc.core.run_states import FINISHED
 from posenc.running.invocation import SWEEP, WAIT
 from posenc.running.jobs import HELD
 from posenc.running.locks import holder_of, is_held
 from posenc.running.signals import InterruptedRunError, StopFlag
-from posenc.running.sweep.lines import begin_line, end_line, settled_line
+from posenc.running.sweep.lines import begin_line
 from posenc.running.sweep.process import JobProcess
 from posenc.running.sweep.resources import GPUS, THREADS, GpuSlot, gpu_slots
-from posenc.running.sweep.task import (
-    NOT_STARTED,
-    SweepResult,
-    SweepTask,
-    TaskOutcome,
-    outcome_of_process,
-    outcome_on_disk,
-)
+from posenc.running.sweep.task import SweepResult, SweepTask, outcome_of_process
+from posenc.running.sweep.task_queue import TaskQueue
 from posenc.running.sweep.time_left import SweepEstimate
 
 # Nobody tells when a lock of another process becomes free.
@@ -72,15 +65,12 @@ class WorkerPool:
         sweep: str = "",
         estimate: SweepEstimate | None = None,
     ) -> None:
-        self.waiting = list(tasks)
+        self.queue = TaskQueue(tasks, at_once=at_once, fail_fast=fail_fast, is_held=self._is_held)
         self.running: dict[Future[int], Worker] = {}
-        self.outcomes: dict[str, TaskOutcome] = {}
         self.at_once = at_once
         self.slots = gpu_slots(gpus, at_once)
-        self.fail_fast = fail_fast
         self.sweep = sweep
         self.estimate = estimate
-        self.is_stopping = False  # no more tasks begin
         self._announced: set[str] = set()  # names of tasks that were reported to wait for another process
 
     def run(self, settled: int = 0) -> SweepResult:
@@ -88,7 +78,7 @@ class WorkerPool:
 
         The progress counts the `settled` jobs of the sweep, which had ended before.
         """
-        total = settled + len(self.waiting)
+        total = settled + len(self.queue.waiting)
         with (
             StopFlag() as stop,
             ThreadPoolExecutor(self.at_once) as threads,
@@ -98,18 +88,18 @@ class WorkerPool:
             stop.guarded = True  # a signal is passed on, and the processes that save are waited for
             try:
                 # Not a loop over tasks: one whose run another process holds waits again, while others go on.
-                while self.waiting or self.running:
-                    if stop.received is not None and not self.is_stopping:
+                while self.queue.waiting or self.running:
+                    if stop.received is not None and not self.queue.is_closed:
                         self._stop(stop.received)
                     self._begin_tasks(threads)
-                    done = settled + len(self.outcomes)
+                    done = settled + len(self.queue.outcomes)
                     progress.update(done, f"{len(self.running)} running", self._seconds_left())
                     for future in self._wait_for_an_end(stop):
                         self._note_end(self.running.pop(future), future.result())
             finally:
                 for worker in self.running.values():  # some are left only after an error of our own
                     worker.job_process.process.terminate()
-        return SweepResult(self.outcomes, stop.exit_code)
+        return SweepResult(self.queue.outcomes, stop.exit_code)
 
     def _seconds_left(self) -> float | None:
         """Return the seconds until all tasks have ended; None without an estimate."""
@@ -117,46 +107,22 @@ class WorkerPool:
             return None
         now = time.monotonic()
         seconds_running = {worker.task.name: now - worker.began_at for worker in self.running.values()}
-        return self.estimate.seconds_left(seconds_running, self.outcomes)
+        return self.estimate.seconds_left(seconds_running, self.queue.outcomes)
 
     def _begin_tasks(self, threads: ThreadPoolExecutor) -> None:
-        """Begin as many tasks as can begin. If the pool is stopping, note that the others never started."""
-        if self.is_stopping:
-            # Each of them gets an outcome, so that the list at the end tells it from tasks that failed.
-            self.outcomes |= {task.name: TaskOutcome(NOT_STARTED) for task in self.waiting}
-            self.waiting = []
-        while len(self.running) < self.at_once:
-            task = self._next_task()
-            if task is None:
-                return
-            self.waiting.remove(task)
+        """Begin as many tasks as can begin."""
+        while (task := self.queue.next_task()) is not None:
             worker = self._start(task)
             self.running[threads.submit(worker.job_process.process.wait)] = worker
 
-    def _next_task(self) -> SweepTask | None:
-        """Return the first task that can begin; note those that another process has ended."""
-        busy = {worker.task.directory for worker in self.running.values()}
-        # The list is copied, since tasks that have ended elsewhere are taken out on the way.
-        for task in list(self.waiting):
-            if task.directory in busy:  # two tasks of one run go one after the other
-                continue
-            # The lock is looked at first. So a run that its holder has just finished is not begun again.
-            if is_held(task.directory, task.lock):
-                self._announce(task)
-                continue
-            outcome = outcome_on_disk(task)
-            if outcome is None:
-                return task
-            self.waiting.remove(task)
-            self.outcomes[task.name] = outcome
-            say(settled_line(task, outcome, "finished by another process"))
-        return None
-
-    def _announce(self, task: SweepTask) -> None:
-        """Say once that a task waits for another process."""
+    def _is_held(self, task: SweepTask) -> bool:
+        """Tell whether another process holds the run of a task, and say so once."""
+        if not is_held(task.directory, task.lock):
+            return False
         if task.name not in self._announced:
             self._announced.add(task.name)
             say(f"{task.name}: waits for another process ({holder_of(task.directory, task.lock)})")
+        return True
 
     def _start(self, task: SweepTask) -> Worker:
         """Start the process of a task, and a thread that reads its output."""
@@ -192,17 +158,17 @@ class WorkerPool:
 
     def _wait_for_an_end(self, stop: StopFlag) -> Collection[Future[int]]:
         """Wait until processes end, a signal comes, or it is time to look at held runs; return what ended."""
-        if self.is_stopping:  # a second signal changes nothing
+        if self.queue.is_closed:  # a second signal changes nothing
             # Each task was told to stop, and ends within a step.
             return wait(self.running, return_when=FIRST_COMPLETED).done
         try:
             with stop.at_once():
                 if self.running:
                     # With nothing to look at and no time left to show, the threads wake us at an end.
-                    must_look = bool(self.waiting) or self.estimate is not None
+                    must_look = bool(self.queue.waiting) or self.estimate is not None
                     pause = LOOK_SECONDS if must_look else None
                     return wait(self.running, timeout=pause, return_when=FIRST_COMPLETED).done
-                if self.waiting:
+                if self.queue.waiting:
                     time.sleep(LOOK_SECONDS)
         except InterruptedRunError:
             pass  # the caller passes the signal on
@@ -216,20 +182,16 @@ class WorkerPool:
             self.slots.put(worker.slot)
         if exit_code == HELD:
             # Another process took the lock between the look at it and the start of the task.
-            # It goes to the front, where it was.
-            self.waiting.insert(0, task)
+            self.queue.put_back(task)
             return
         outcome = outcome_of_process(task, exit_code, worker.job_process.last_lines)
-        self.outcomes[task.name] = outcome
-        say(end_line(task, outcome, time.monotonic() - worker.began_at))
-        # SIGTERM lets the others save, so that the same command continues them.
-        if self.fail_fast and outcome.state != FINISHED and not self.is_stopping:
-            say("sweep.fail_fast: no more jobs begin, and those that run save and stop")
+        if self.queue.note_end(task, outcome, time.monotonic() - worker.began_at):
+            # It lets the others save, so that the same command continues them.
             self._stop(signal.SIGTERM)
 
     def _stop(self, number: int) -> None:
         """Begin no more tasks, and pass a signal on to those that run."""
-        self.is_stopping = True
+        self.queue.close()
         for worker in self.running.values():
             # A process that has ended meanwhile is left alone: Popen asks for its end before it sends.
             worker.job_process.process.send_signal(number)
