@@ -204,8 +204,8 @@ class RunFacts(TypedDict, total=False):
     seed: Required[int]  # of batches and initial values
     precision: str  # fp32 or bf16; of a model that was given, its weights'
     device: str  # cpu, cuda, mps
-    wall_seconds: float | None  # of training
-    tokens_per_second: float | None  # of training, on average
+    wall_seconds: float | None  # of training, with its validations and checkpoints
+    tokens_per_second: float | None  # in these seconds, on average
     mfu: float | None  # of training, share of the GPU's dense peak in `precision`; null where that is unknown
     peak_memory_bytes: int | None  # of training; null where it cannot be known
     final_loss: float | None  # nats per token, training; over the last steps, of a resumed run since then

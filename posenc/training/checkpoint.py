@@ -109,7 +109,7 @@ class TrainedSoFar:
 
     step: int
     tokens: int
-    seconds: float  # spent on steps, in all processes until now
+    seconds: float  # of steps, validations and checkpoints, in all processes until now
     # nats per token, mean of the last tenth of the steps; after a resume there, of the steps since then
     final_loss: float | None
 
