@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from posenc.cli.compare_files import FileOptions, check_files, write_files
+from posenc.cli.compare_files import FileOptions, check_files, say_what_is_replaced, write_files
 from posenc.core.console import say, terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.garbage import without_garbage_collector
@@ -139,6 +139,7 @@ def _print(comparisons: Sequence[Comparison], request: CompareRequest, output: O
         with_short_lengths=bool(request.columns),
     )
     write(text, sys.stdout)
+    say_what_is_replaced(text, output.format)
 
 
 def _page(

@@ -13,6 +13,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.figure import FORMATS, Figure, check_kind, figure_of
 from posenc.report.formats import render
+from posenc.report.papers import replaced_characters
 from posenc.report.parts import chart_of_protocol
 from posenc.results.comparison import Comparison
 
@@ -99,6 +100,14 @@ def _refuse_options_of_pictures(options: FileOptions) -> None:
             raise UserError(option, value, "there is no picture to make", hint="--plot FILE")
 
 
+def say_what_is_replaced(text: str, format: str) -> None:
+    """Say which characters of a LaTeX text could not be written."""
+    characters = replaced_characters(text) if format == "latex" else ""
+    if characters:
+        number = f"[U+{ord(characters[0]):04X}]"
+        say(f"LaTeX has no command for {' '.join(characters)}: its number is there, as {number}")
+
+
 def write_files(
     outputs: Outputs,
     comparisons: Sequence[Comparison],
@@ -120,9 +129,9 @@ def write_files(
         elif drawing is not None and file.format in FORMATS:
             write_bytes_atomic(file.path, drawing.data(file.format))
         else:
-            write_text_atomic(
-                file.path, render(comparisons, file.format, full=full, with_short_lengths=with_short_lengths)
-            )
+            text = render(comparisons, file.format, full=full, with_short_lengths=with_short_lengths)
+            write_text_atomic(file.path, text)
+            say_what_is_replaced(text, file.format)
         say(f"wrote {file.name}")
     # A caption belongs to the text around a picture, so it is printed to be copied.
     if drawing is not None and outputs.figure.caption is None:

@@ -11,6 +11,7 @@ import pytest
 from fake_runs import compared, write_run
 
 from posenc.core.errors import UserError
+from posenc.report.figure import renamed
 from posenc.report.formats import FORMATS, render
 from posenc.report.papers import latex_text
 from posenc.report.sentences.answer import answer
@@ -119,7 +120,7 @@ def test_recall_in_a_paper_has_its_interval(recalling):
 
 def test_latex_is_text_in_any_font_encoding():
     shown = latex_text('a_b%&#{}~^\\$x$ \\input{/etc/passwd} <i> | é ± "q" -1 --x')
-    commands = r"\\textbackslash\{\}|\\text\w+\{\}|\\[&%$#_{}]|\$\\pm\$|\$-\$|-\{\}-"
+    commands = r"\\textbackslash\{\}|\\text\w+\{\}|\\'\{e\}|\\[&%$#_{}]|\$\\pm\$|\$-\$|-\{\}-"
     bare = re.sub(commands, "", shown)
     assert shown.isascii()
     assert not set(bare) & set("\\{}$&%#_~^")
@@ -131,6 +132,33 @@ def test_latex_is_text_in_any_font_encoding():
 )
 def test_a_minus_before_a_number_is_no_hyphen(text, expected):
     assert latex_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Größe, Łódź, naïve", r"Gr\"{o}{\ss}e, {\L}\'{o}d\'{z}, na\"{\i}ve"),
+        ("q·w", r"q\ensuremath{\cdot}w"),
+        (
+            "θ, λ, Λ, ς",
+            r"\ensuremath{\theta}, \ensuremath{\lambda}, \ensuremath{\Lambda}, \ensuremath{\varsigma}",
+        ),
+        ("中", "[U+4E2D]"),
+        ("ą", "[U+0105]"),
+    ],
+)
+def test_letters_and_signs_are_commands_of_latex(text, expected):
+    assert latex_text(text) == expected
+
+
+def test_a_formula_in_a_name_that_the_user_gives_stays_one(sweep):
+    comparisons = renamed([compared(sweep)], [r"rope=Ours ($q \cdot w_1$), 5$"])
+    assert r"Ours ($q \cdot w_1$), 5\$" in render(comparisons, "latex")
+    assert r"Ours ($q \cdot w_1$), 5$" in render(comparisons, "table")
+
+
+def test_a_formula_that_nobody_typed_is_text():
+    assert latex_text(r"$\input{x}$") == r"\$\textbackslash{}input\{x\}\$"
 
 
 # --- programs
