@@ -61,6 +61,7 @@ SEPARATOR = "data.separator"  # a text, in which white space and commas count
 # Texts that Hydra reads as they are.
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)
 PLAIN_PATH = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # the slash keeps it from being a number
+QUOTED_PATH = re.compile(r"'([^'\\]*)'")  # without quotes or backslashes inside, as most paths are
 # Values that are written in Hydra's own grammar: interpolations, quoted texts, glob(...), choice(...).
 HYDRAS_GRAMMAR = re.compile(r"\$\{|(^|[\[,])\s*['\"]|^(glob|choice)\(")
 
@@ -287,6 +288,13 @@ def quote_paths(override: str) -> str:
             quoted_lists.append(f"[{quoted_paths}]")
         return f"{written}{','.join(quoted_lists)}"
     return f"{written}{_quoted(value)}"
+
+
+def as_typed(override: str) -> str:
+    """Return an override without the quotes that `quote_paths` gave it, for a command to be typed again."""
+    unquoted = QUOTED_PATH.sub(r"\1", override)
+    # Other quotes stay: typed again without them it would be another override.
+    return unquoted if quote_paths(unquoted) == override else override
 
 
 def _quoted(paths: str) -> str:

@@ -54,6 +54,10 @@ WRONG = [
     ("train device=cuda:77", "device=cuda:77", "cpu"),
     ("train seed=null", "seed=null"),
     ("train seed=0,1", "seed=0,1", "for a sweep: posenc train -m "),
+    (
+        "eval subject=hf subject.path=llama data=files 'data.paths=[texts,a b]' 'extend=glob(*)'",
+        "-m subject=hf subject.path=llama data=files 'data.paths=[texts,a b]' 'extend=glob(*)'",
+    ),
     ("train seed=1 encoding=rope encoding=alibi", "encoding=alibi", "-m encoding=rope,alibi"),
     ("train model.d_model=30", "even head_dim", "model.n_heads=2 and model.d_model=30 give head_dim=15"),
     ("train model.d_model=18", "even head_dim", "model.n_heads=2 and model.d_model=18 give head_dim=9"),
