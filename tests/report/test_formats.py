@@ -204,6 +204,24 @@ def test_intervals_in_csv_are_those_of_the_comparison(recalling):
             assert in_bits == tuple(cell.verdict_ci95)
 
 
+def test_the_change_of_several_seeds_has_its_interval_in_csv(sweep):
+    comparison = compared(sweep)
+    lines = csv.DictReader(io.StringIO(render([comparison], "csv")))
+    line_of = {(line["label"], float(line["multiple"])): line for line in lines}
+    (row,) = [row for row in comparison.rows if row.label == "rope"]
+    for cell in row.cells[2:]:  # past T
+        line = line_of["rope", cell.multiple]
+        in_nats = float(line["change_nats_low"]), float(line["change_nats_high"])
+        assert in_nats == pytest.approx([comparison.header.one_bit * end for end in cell.verdict_ci95])
+
+
+def test_the_csv_has_the_verdict_of_an_undertrained_row(sweep):
+    lines = csv.DictReader(io.StringIO(render([compared(sweep)], "csv")))
+    weak = [line for line in lines if line["label"] == "weak"]
+    assert {line["undertrained"] for line in weak} == {"True"}
+    assert any(line["verdict"] for line in weak)
+
+
 # --- other people's text
 
 
