@@ -128,7 +128,7 @@ def text_line(
     if isinstance(settings, RunSettings):  # nobody knows what other models were trained on
         line = f"trained on {_name_with_place(settings.data)}; {line}"
     elif "paths" in data.parameters and not is_measured_whole(data):
-        line += " (data.split.test=1: all of it)"
+        line += " (set data.split.test=1 to measure all of it)"
     return visible(line)
 
 
