@@ -14,7 +14,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from posenc.core.console import say
-from posenc.core.errors import visible
 from posenc.core.progress import PROGRESS, Title, progress_of
 from posenc.core.quantities import duration
 from posenc.core.run_states import FINISHED
@@ -22,6 +21,7 @@ from posenc.running.invocation import SWEEP, WAIT
 from posenc.running.jobs import HELD
 from posenc.running.locks import holder_of, is_held
 from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.sweep.job_output import JobOutput
 from posenc.running.sweep.lines import begin_line, end_line, settled_line
 from posenc.running.sweep.process import JobProcess
 from posenc.running.sweep.resources import GPUS, THREADS, GpuSlot, gpu_slots
@@ -81,6 +81,7 @@ class WorkerPool:
         self.sweep = sweep
         self.estimate = estimate
         self.is_stopping = False  # no more tasks begin
+        self._output = JobOutput()
         self._announced: set[str] = set()  # names of tasks that were reported to wait for another process
 
     def run(self, settled: int = 0) -> SweepResult:
@@ -177,7 +178,7 @@ class WorkerPool:
         job_process = JobProcess(
             task.command,
             {**share, **self._environment()},
-            on_line=lambda line: say(f"{task.name}: {visible(line)}"),
+            on_line=self._output.of_job(task.name),
         )
         return Worker(task, job_process, slot, time.monotonic())
 
