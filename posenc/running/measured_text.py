@@ -163,6 +163,6 @@ def unigram_warning(records: Sequence[Record], store: TokenStore) -> str | None:
         return None
     unit = "byte" if store.tokenizer["name"] == "bytes" else "token"
     return (
-        f"warning: {losses[0]:.2f} nats a {unit} is no better than the frequencies of the text's {unit}s "
+        f"warning: {losses[0]:.2f} nats/{unit} is no better than the frequencies of the text's {unit}s "
         f"({unigram['nats']:.2f}): the model cannot read this text"
     )
