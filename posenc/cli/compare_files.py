@@ -108,21 +108,31 @@ def say_what_is_replaced(text: str, format: str) -> None:
         say(f"LaTeX has no command for {' '.join(characters)}: its number is there, as {number}")
 
 
+def draw(outputs: Outputs, comparisons: Sequence[Comparison]) -> Drawing | None:
+    """Draw the pictures, which are one drawing in several formats; None without any.
+
+    Raises UserError if the runs have no numbers for it.
+    """
+    if not outputs.pictures:
+        return None
+    from posenc.report.drawing import draw_figure  # with altair: only where a picture is wanted
+
+    return draw_figure(outputs.plot_kind, comparisons, outputs.figure)
+
+
 def write_files(
     outputs: Outputs,
     comparisons: Sequence[Comparison],
+    drawing: Drawing | None,
     make_page: Callable[[], str],
     *,
     full: bool,
     with_short_lengths: bool,
 ) -> None:
-    """Write pictures and tables of comparisons, and the page that `make_page` returns. Raises UserError."""
-    drawing: Drawing | None = None
-    if outputs.pictures:
-        from posenc.report.drawing import draw_figure  # with altair: only where a picture is wanted
+    """Write pictures and tables of comparisons, and the page that `make_page` returns. Raises UserError.
 
-        # One drawing for all files: they are the same picture in several formats.
-        drawing = draw_figure(outputs.plot_kind, comparisons, outputs.figure)
+    `drawing` is what `draw` returned.
+    """
     for file in outputs.files:
         if file.format == "html":
             write_text_atomic(file.path, make_page())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -93,6 +94,7 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
     _refuse_unknown_flag(command, arguments, known_flags, offered_flags)
     # Hydra would complain of `[1x,` alone, and not say that a shell has cut it.
     _refuse_split_list(arguments)
+    _refuse_split_values(arguments)
     checked = [_check_argument(argument) for argument in arguments]
     parsed = parser.parse_intermixed_args(checked)  # flags may stand between overrides
     if parsed.multirun and parsed.cfg:
@@ -171,6 +173,22 @@ def _refuse_split_list(arguments: Sequence[str]) -> None:
             if not _has_open_bracket(joined):
                 hint = f"quote it, without spaces: '{joined}'"
                 raise UserError(argument, None, "is a list that the shell has split at a space", hint=hint)
+
+
+def _refuse_split_values(arguments: Sequence[str]) -> None:
+    """Raise UserError for values that a shell has split at their spaces: `encoding=rope, alibi`."""
+    for begin, argument in enumerate(arguments[:-1]):
+        is_cut = "=" in argument and argument.endswith(",") and key_of(argument) != SEPARATOR
+        if not is_cut or "=" in arguments[begin + 1] or arguments[begin + 1].startswith("-"):
+            continue
+        joined = argument
+        for word in arguments[begin + 1 :]:
+            joined += word
+            if not word.endswith(","):
+                break
+        raise UserError(
+            argument, None, "has a space behind a comma", hint=f"without it: {shlex.quote(joined)}"
+        )
 
 
 def _has_open_bracket(text: str) -> bool:
