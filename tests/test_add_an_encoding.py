@@ -1,5 +1,6 @@
 """docs/add-an-encoding.md (a file, a clone, a package, loose) and add-an-extension.md, done literally."""
 
+import inspect
 import json
 import re
 import shutil
@@ -62,12 +63,19 @@ def loose(working_folder):
     return {}
 
 
-def test_the_hooks_of_the_page_are_those_of_the_seam():
+def arguments_of(hook):
+    """Return the arguments of a hook of the base class, as the page writes them."""
+    from posenc.encodings.base import Encoding
+
+    return ", ".join(list(inspect.signature(getattr(Encoding, hook)).parameters)[1:])
+
+
+def test_the_hooks_of_the_page_and_their_arguments_are_those_of_the_seam():
     from posenc.encodings.base import HOOKS
 
-    table = re.search(r"\| hook \| for \|.*?\n\n|\| hook \| for \|.*?(?=\n- )", TEXT, re.S)
-    named = [name for row in re.findall(r"^\s*\| (`.*?) \|", table[0], re.M) for name in row.split(", ")]
-    assert [name.strip("`") for name in named] == list(HOOKS)
+    (table,) = re.findall(r"\| hook \| arguments .*?\n\n", TEXT, re.S)
+    rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \|", table, re.M)
+    assert rows == [(hook, arguments_of(hook)) for hook in HOOKS]
 
 
 @pytest.mark.slow

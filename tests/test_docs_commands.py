@@ -42,7 +42,7 @@ HYDRA_FLAGS = {
     "show": ("-m", "--config-dir"),
 }
 # What the reader of a page writes before the commands of each block. Elsewhere typing the commands is all.
-SET_UP = {"add-an-encoding.md": (in_one_file, in_a_clone, in_a_package, loose)}
+SET_UP = {"add-an-encoding.md": (in_one_file, in_one_file, in_a_clone, in_a_package, loose)}
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def _verdict_row(law: str, verdict: Verdict) -> dict[str, str]:
         "verdict": verdict.status,
         "figure": verdict.figure,
         "reason": verdict.reason,
+        "hint": verdict.hint,
     }
 
 
@@ -149,7 +150,7 @@ def _print_matrix(console: Console, checked: Sequence[CheckedEncoding]) -> None:
 
 
 def _print_verdict(console: Console, begin: str, law: str, verdict: Verdict) -> None:
-    """Print the line of a verdict, and below it the law if it fails."""
+    """Print the line of a verdict; if it fails, below it the law and what usually mends it."""
     explanation = "; ".join(text for text in (verdict.reason, verdict.figure) if text)
     line = Text(begin)
     line.append(f" {verdict.status:<5}", style=STYLES[verdict.status])
@@ -157,6 +158,8 @@ def _print_verdict(console: Console, begin: str, law: str, verdict: Verdict) -> 
     # Nobody has to read a law that holds.
     if verdict.status == "fail":
         line.append(f"\n  the law: {statement(law)}", style="dim")
+        if verdict.hint:
+            line.append(f"\n  {verdict.hint}")
     console.print(line)
 
 

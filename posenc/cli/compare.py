@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from posenc.cli.compare_files import FileOptions, check_files, write_files
+from posenc.cli.compare_files import FileOptions, check_files, draw, say_what_is_replaced, write_files
 from posenc.core.console import say, terminal_width, write
 from posenc.core.errors import UserError
 from posenc.core.garbage import without_garbage_collector
@@ -65,12 +65,15 @@ def run_compare(
         check_protocol(request.protocol, runs)
         comparisons = compare_runs(runs, request)
         named_comparisons = renamed(comparisons, output.labels)
+        # A picture that cannot be drawn is refused before the table is printed.
+        drawing = draw(outputs, named_comparisons)
         _print(named_comparisons, request, output)
         # The page compares the runs by every other protocol too, so it is made only where a file needs it.
         # It takes rows by their own names, and renames those of all protocols at once.
         write_files(
             outputs,
             named_comparisons,
+            drawing,
             make_page=lambda: _page(comparisons, runs, request, output),
             full=output.full,
             with_short_lengths=bool(request.columns),
@@ -102,7 +105,8 @@ def split_list(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     for text in texts or []:
         names += [name.strip() for name in COMMA.split(text)]
     if "" in names:
-        raise UserError(option, ",".join(texts or []), "a name is empty")
+        hint = f"no space behind a comma: {option} a,b"
+        raise UserError(option, ",".join(texts or []), "a name is empty", hint=hint)
     return tuple(names)
 
 
@@ -136,6 +140,7 @@ def _print(comparisons: Sequence[Comparison], request: CompareRequest, output: O
         with_short_lengths=bool(request.columns),
     )
     write(text, sys.stdout)
+    say_what_is_replaced(text, output.format)
 
 
 def _page(

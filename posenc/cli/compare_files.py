@@ -13,6 +13,7 @@ from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
 from posenc.report.figure import FORMATS, Figure, check_kind, figure_of
 from posenc.report.formats import render
+from posenc.report.papers import replaced_characters
 from posenc.report.parts import chart_of_protocol
 from posenc.results.comparison import Comparison
 
@@ -99,30 +100,48 @@ def _refuse_options_of_pictures(options: FileOptions) -> None:
             raise UserError(option, value, "there is no picture to make", hint="--plot FILE")
 
 
+def say_what_is_replaced(text: str, format: str) -> None:
+    """Say which characters of a LaTeX text could not be written."""
+    characters = replaced_characters(text) if format == "latex" else ""
+    if characters:
+        number = f"[U+{ord(characters[0]):04X}]"
+        say(f"LaTeX has no command for {' '.join(characters)}: its number is there, as {number}")
+
+
+def draw(outputs: Outputs, comparisons: Sequence[Comparison]) -> Drawing | None:
+    """Draw the pictures, which are one drawing in several formats; None without any.
+
+    Raises UserError if the runs have no numbers for it.
+    """
+    if not outputs.pictures:
+        return None
+    from posenc.report.drawing import draw_figure  # with altair: only where a picture is wanted
+
+    return draw_figure(outputs.plot_kind, comparisons, outputs.figure)
+
+
 def write_files(
     outputs: Outputs,
     comparisons: Sequence[Comparison],
+    drawing: Drawing | None,
     make_page: Callable[[], str],
     *,
     full: bool,
     with_short_lengths: bool,
 ) -> None:
-    """Write pictures and tables of comparisons, and the page that `make_page` returns. Raises UserError."""
-    drawing: Drawing | None = None
-    if outputs.pictures:
-        from posenc.report.drawing import draw_figure  # with altair: only where a picture is wanted
+    """Write pictures and tables of comparisons, and the page that `make_page` returns. Raises UserError.
 
-        # One drawing for all files: they are the same picture in several formats.
-        drawing = draw_figure(outputs.plot_kind, comparisons, outputs.figure)
+    `drawing` is what `draw` returned.
+    """
     for file in outputs.files:
         if file.format == "html":
             write_text_atomic(file.path, make_page())
         elif drawing is not None and file.format in FORMATS:
             write_bytes_atomic(file.path, drawing.data(file.format))
         else:
-            write_text_atomic(
-                file.path, render(comparisons, file.format, full=full, with_short_lengths=with_short_lengths)
-            )
+            text = render(comparisons, file.format, full=full, with_short_lengths=with_short_lengths)
+            write_text_atomic(file.path, text)
+            say_what_is_replaced(text, file.format)
         say(f"wrote {file.name}")
     # A caption belongs to the text around a picture, so it is printed to be copied.
     if drawing is not None and outputs.figure.caption is None:

@@ -115,7 +115,7 @@ def _print_table(runs: Sequence[ListedRun], columns: Sequence[str]) -> None:
             lines.append(Text(text, style="dim"))
         # Heads have no room for a protocol and a unit.
         if not {"at T", "longest"}.isdisjoint(narrow_table.heads):
-            text = "at T, longest: fixed-target, nats per token; more: posenc compare"
+            text = "at T, longest: fixed-target, nats/token; more: posenc compare"
             lines.append(Text(text, style="dim"))
     lines.append(Text(state_counts(summaries), style="bold"))
     for line in lines:

@@ -5,6 +5,7 @@ Typer's exceptions and commands are `Any` here: newer versions contain a copy of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from posenc.config.overrides import is_group
 from posenc.core.errors import UserError, nearest
 from posenc.core.foreign_names import setting_called
 
+EXTRA_ARGUMENTS = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)")  # of Typer and click
 HELP_IS_PRINTED = "NoArgsIsHelpError"  # Typer raises it for `posenc` and `posenc data` without arguments
 
 
@@ -33,9 +35,14 @@ def usage_error(error: Any, root: Any, arguments: Sequence[str]) -> UserError:
     if option is None and hasattr(command, "commands"):
         # `posenc data foo`: two words were understood, so the next one is wrong.
         word = _words_in(arguments)[len(path.split()) - 1]
-        return UserError(path, word, "there is no such command", allowed=list(command.commands))
+        unknown = UserError(path, word, "there is no such command", allowed=list(command.commands))
+        return unknown.about(f"{path} {word}", None)
     if option is None:
-        return UserError(path, None, error.format_message(), hint=f"see {path} --help")
+        problem = error.format_message()
+        extra = EXTRA_ARGUMENTS.search(problem)
+        if extra is not None:
+            problem = f"takes fewer arguments, without {extra[1]}"
+        return UserError(path, None, problem, hint=f"see {path} --help")
     parameter = next((declared for declared in command.params if option in declared.opts), None)
     if parameter is None:
         return _no_such_option(str(option), command, path)

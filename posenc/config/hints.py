@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -21,6 +22,8 @@ CHOICE_AND_PATH = {
 # Of difflib's ratio. A bare word may mean anything, and at the 0.7 of other hints `train` was answered with
 # `extend=string`, `compare` with `encoding=cope` and `all` with `model=small`.
 SLIP = 0.8
+RANGE = re.compile(r"(?P<first>\d{1,9})(-|:|\.\.\.?)(?P<last>\d{1,9})")  # `0-2`, `0..2`
+MOST_LISTED = 10  # values of a range that are written out
 HOW_TO_QUOTE = "no spaces around '='; quote what holds spaces or brackets:\n'eval.lengths=[1x,2x]'"
 
 
@@ -67,6 +70,25 @@ def _similar_choice(word: str, groups: Sequence[str]) -> str | None:
         if similar:
             return f"{group}={similar[0]}"
     return None
+
+
+def hint_at_several(key: str, value: object, allowed: str) -> str:
+    """Return how to write several values, for a text such as `0-2`, or one value, where a list is needed."""
+    if not isinstance(value, str):
+        return ""
+    if allowed.startswith("a list"):
+        return f"did you mean: '{key}=[{value}]'"
+    bounds = RANGE.fullmatch(value)
+    if bounds is None or not allowed.startswith("a whole number"):
+        return ""
+    first = int(bounds["first"])
+    last = int(bounds["last"])
+    if not first < last:
+        return ""
+    if last - first < MOST_LISTED:
+        values = ",".join(map(str, range(first, last + 1)))
+        return f"for a sweep: -m {key}={values}"
+    return f"for a sweep: -m '{key}=range({first},{last + 1})'"
 
 
 def hint_at_choice(group: str, value: str) -> str:

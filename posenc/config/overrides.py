@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -62,6 +63,7 @@ SEPARATOR = "data.separator"  # a text, in which white space and commas count
 # Texts that Hydra reads as they are.
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)
 PLAIN_PATH = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # the slash keeps it from being a number
+QUOTED_PATH = re.compile(r"'([^'\\]*)'")  # without quotes or backslashes inside, as most paths are
 # Values that are written in Hydra's own grammar: interpolations, quoted texts, glob(...), choice(...).
 HYDRAS_GRAMMAR = re.compile(r"\$\{|(^|[\[,])\s*['\"]|^(glob|choice)\(")
 
@@ -93,6 +95,7 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
     _refuse_unknown_flag(command, arguments, known_flags, offered_flags)
     # Hydra would complain of `[1x,` alone, and not say that a shell has cut it.
     _refuse_split_list(arguments)
+    _refuse_split_values(arguments)
     checked = [_check_argument(argument) for argument in arguments]
     parsed = parser.parse_intermixed_args(checked)  # flags may stand between overrides
     if parsed.multirun and parsed.cfg:
@@ -171,6 +174,22 @@ def _refuse_split_list(arguments: Sequence[str]) -> None:
             if not _has_open_bracket(joined):
                 hint = f"quote it, without spaces: '{joined}'"
                 raise UserError(argument, None, "is a list that the shell has split at a space", hint=hint)
+
+
+def _refuse_split_values(arguments: Sequence[str]) -> None:
+    """Raise UserError for values that a shell has split at their spaces: `encoding=rope, alibi`."""
+    for begin, argument in enumerate(arguments[:-1]):
+        is_cut = "=" in argument and argument.endswith(",") and key_of(argument) != SEPARATOR
+        if not is_cut or "=" in arguments[begin + 1] or arguments[begin + 1].startswith("-"):
+            continue
+        joined = argument
+        for word in arguments[begin + 1 :]:
+            joined += word
+            if not word.endswith(","):
+                break
+        raise UserError(
+            argument, None, "has a space behind a comma", hint=f"without it: {shlex.quote(joined)}"
+        )
 
 
 def _has_open_bracket(text: str) -> bool:
@@ -273,6 +292,13 @@ def quote_paths(override: str) -> str:
             quoted_lists.append(f"[{quoted_paths}]")
         return f"{written}{','.join(quoted_lists)}"
     return f"{written}{_quoted(value)}"
+
+
+def as_typed(override: str) -> str:
+    """Return an override without the quotes that `quote_paths` gave it, for a command to be typed again."""
+    unquoted = QUOTED_PATH.sub(r"\1", override)
+    # Other quotes stay: typed again without them it would be another override.
+    return unquoted if quote_paths(unquoted) == override else override
 
 
 def _quoted(paths: str) -> str:

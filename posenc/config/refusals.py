@@ -15,6 +15,7 @@ from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
 from posenc.config.hints import hint_at_choice
 from posenc.config.hydra_adapter import SEARCH_PATH, compose
 from posenc.config.keys import is_hydras, key_of
+from posenc.config.overrides import as_typed
 from posenc.config.parsing import has_several_values, unreadable_override
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError, first_line, nearest
@@ -65,7 +66,7 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
         if key not in known_keys and key not in choosing:
             return unknown_setting(command, key, value or None, known_keys)
         if _needs_multirun(error) and has_several_values(f"{key}={value}"):
-            line = shlex.join(text for text in overrides if not is_hydras(text))
+            line = shlex.join(as_typed(text) for text in overrides if not is_hydras(text))
             hint = f"for a sweep: posenc {command} -m {line}"
             if OmegaConf.is_list(OmegaConf.select(config, key)):
                 hint = f"a list is written so: '{key}=[{value}]'"

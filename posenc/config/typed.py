@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from posenc.config.hints import hint_at_several
 from posenc.config.refusals import dotted_keys, missing_setting, unknown_setting
 from posenc.core.errors import UserError, first_line
 from posenc.settings.base import is_filled_in
@@ -40,7 +41,9 @@ def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalComman
         if first["type"] == "extra_forbidden":
             key = dotted(list(first["loc"]))
             raise unknown_setting(command, key, None, _keys_without(key, plain)) from None
-        raise user_error(error, model) from None
+        refused = user_error(error, model)
+        refused.hint = refused.hint or hint_at_several(refused.key, refused.value, refused.allowed)
+        raise refused from None
 
 
 def _plain_data(config: DictConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import errno
 import functools
 import importlib.util
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,9 @@ def output_file(option: str, name: str | Path) -> Path:
         raise UserError(option, visible(name), "is not a regular file; name a file")
     if not is_folder(file.parent):
         folder = visible(path.parent)
-        raise UserError(option, visible(name), f"there is no folder {folder}", hint=f"mkdir -p {folder}")
+        raise UserError(
+            option, visible(name), f"there is no folder {folder}", hint=f"mkdir -p {shlex.quote(folder)}"
+        )
     return file
 
 

@@ -46,7 +46,7 @@ class Binary(Absolute):
         if self.trained_bits == self.bits:
             return []
         return [
-            f"binary: bits {self.trained_bits} to {self.bits - 1} are never set below position "
+            f"bits {self.trained_bits} to {self.bits - 1} are never set below position "
             f"{self.shape.positions}, where training ends: their rows keep their initial value"
         ]
 

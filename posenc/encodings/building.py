@@ -116,7 +116,10 @@ def build_of_shape(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[
 
 def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:
     """Build an encoding, and before it the encodings that are its parts, from complete settings."""
+    from posenc.encodings.hook_arguments import check_hook_arguments
+
     cls = encoding_class(settings["name"], plugins)
+    check_hook_arguments(cls)
     parameters = without_name(settings)
     for key in part_parameters(cls):
         # From the inside out: a class takes built encodings as its parts.

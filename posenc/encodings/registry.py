@@ -35,6 +35,7 @@ NOT_ENCODINGS = {  # the other modules of this package
     "base",
     "building",
     "catalogue",
+    "hook_arguments",
     "initial_values",
     "modules",
     "options",

@@ -73,7 +73,7 @@ class T5(Encoding):
         if unreached <= 0:
             return []
         return [
-            f"t5: {unreached} of {self.buckets} buckets lie beyond the farthest distance of training, "
+            f"{unreached} of {self.buckets} buckets lie beyond the farthest distance of training, "
             f"{farthest}, and keep their initial value (max_distance={self.max_distance})"
         ]
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any, Self
 
 from posenc.core.errors import UserError
+from posenc.settings.numbers import hint_at_number
 
 LONGEST_DEFAULT = 8  # times T: the longest of the default lengths (conf/eval/default.yaml)
 ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
@@ -84,6 +85,6 @@ def _exact_tokens(key: str, length: Any, base_length: int) -> Fraction:
         return Fraction(length)
     match = WRITTEN_LENGTH.fullmatch(length.strip()) if isinstance(length, str) else None
     if match is None:
-        raise UserError(key, length, "not a length", allowed=ALLOWED)
+        raise UserError(key, length, "not a length", allowed=ALLOWED, hint=hint_at_number(length))
     number = Fraction(match["number"])
     return number * base_length if match["multiple"] else number

@@ -58,8 +58,7 @@ def judge(name: str, subject: Subject, *, debug: bool = False) -> Verdict:
     try:
         return law(subject)
     except ViolationError as violation:
-        reason, figure = violation.args
-        return Verdict("fail", figure, reason)
+        return Verdict("fail", violation.figure, violation.reason, violation.hint)
     except LawNotApplicableError as not_applicable:
         return Verdict("n/a", "", str(not_applicable))
     except Exception as error:  # an encoding may raise anything

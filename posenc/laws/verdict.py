@@ -13,31 +13,41 @@ Status = Literal["pass", "fail", "n/a"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """`figure` is what was measured, with its bound; `reason` says why the law fails or does not apply."""
+    """`figure` is what was measured, with its bound; `reason` says why the law fails or does not apply.
+
+    `hint` says what usually mends a failure; few laws have one.
+    """
 
     status: Status
     figure: str = ""
     reason: str = ""
+    hint: str = ""
 
 
 class ViolationError(Exception):
-    """The law is broken: the reason, and what was measured."""
+    """The law is broken: the reason, what was measured, and what usually mends it, if anything does."""
+
+    def __init__(self, reason: str, figure: str, hint: str = "") -> None:
+        super().__init__(reason, figure, hint)
+        self.reason = reason
+        self.figure = figure
+        self.hint = hint
 
 
 class LawNotApplicableError(Exception):
     """The law does not apply to this encoding; the message says why."""
 
 
-def require(holds: bool, reason: str, figure: str = "") -> None:
+def require(holds: bool, reason: str, figure: str = "", hint: str = "") -> None:
     """Raise ViolationError unless the condition holds."""
     if not holds:
-        raise ViolationError(reason, figure)
+        raise ViolationError(reason, figure, hint)
 
 
-def require_below(figure: float, bound: float, reason: str) -> None:
+def require_below(figure: float, bound: float, reason: str, hint: str = "") -> None:
     """Raise ViolationError unless the figure is below the bound, which nan is not."""
     # Written as "below" and not as "not above", which nan would pass.
-    require(figure < bound, reason, with_bound(figure, bound))
+    require(figure < bound, reason, with_bound(figure, bound), hint)
 
 
 def require_identical(a: Tensor, b: Tensor, reason: str) -> None:

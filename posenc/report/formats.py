@@ -10,7 +10,7 @@ from typing import Any
 
 from posenc.core.errors import UserError, visible
 from posenc.report.lines import cells_table
-from posenc.report.papers import latex, markdown
+from posenc.report.papers import formulas_in, latex, markdown
 from posenc.report.reports import full_report, paper_report, short_report
 from posenc.report.sentences.answer import answer
 from posenc.report.terminal import terminal_text
@@ -46,7 +46,10 @@ def render(
         case "markdown":
             return markdown([paper_report(comparison, has_short_lengths) for comparison in comparisons])
         case "latex":
-            return latex([paper_report(comparison, has_short_lengths) for comparison in comparisons])
+            # names that the user gave, which may hold formulas; any other `$` is a dollar
+            names = [row.name for comparison in comparisons for row in comparison.rows if row.name]
+            reports = [paper_report(comparison, has_short_lengths) for comparison in comparisons]
+            return latex(reports, formulas_in(names))
         case "csv":
             return csv_text(cells_table(comparisons))
         case "json":

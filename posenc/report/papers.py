@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from posenc.core.errors import visible
+from posenc.report.latex_letters import latex_character
 from posenc.report.tables import BEST, Report, Table, TableCell, TableColumn
 
-# By hand, since pandas escapes neither Unicode nor < > | " (which old font encodings print as others).
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "−": "$-$",
-}
+# What a character becomes that LaTeX has no command for.
+REPLACED = re.compile(r"\[U\+([0-9A-F]{4,6})\]")
+# Between two `$` of a name that the user gives a row.
+FORMULA = re.compile(r"\$[^$]+\$")
 PREAMBLE = r"% needs \usepackage{booktabs}; made by posenc compare --format latex"
 # Inside the environment of a table. Classes differ in which of the two skips stands between a caption and its
 # table. In article it is 0pt, so that the caption would touch the rule.
@@ -92,24 +77,48 @@ def _alignments(table: Table, left: str, right: str) -> list[str]:
 # --- LaTeX
 
 
-def latex_text(text: object) -> str:
-    """Escape a text for LaTeX in any font encoding: minus signs before numbers, no Unicode."""
+def latex_text(text: object, formulas: Sequence[str] = ()) -> str:
+    """Escape a text for LaTeX in any font encoding: minus signs before numbers, no Unicode.
+
+    Formulas that the user wrote stay as they are. A character without a command becomes `[U+4E2D]`.
+    """
+    line = visible(text)
+    if not formulas:
+        return _escaped(line)
+    pattern = "|".join(map(re.escape, formulas))
+    parts = re.split(f"({pattern})", line)
+    return "".join(part if part in formulas else _escaped(part) for part in parts)
+
+
+def _escaped(line: str) -> str:
     # A hyphen behind a letter, a digit or a bracket is no minus sign, as in `3-5 seeds`.
-    with_minus = re.sub(r"(?<![\w.)])-(?=\d)", "−", visible(text))
-    escaped = [LATEX.get(character, character) for character in with_minus]
-    ascii_only = [part if part.isascii() else f"[U+{ord(part):04X}]" for part in escaped]
+    with_minus = re.sub(r"(?<![\w.)])-(?=\d)", "−", line)
+    escaped = "".join(latex_character(character) or f"[U+{ord(character):04X}]" for character in with_minus)
     # TeX prints two hyphens as one dash, which would spoil the name of an option such as --full.
-    return "".join(ascii_only).replace("--", "-{}-")
+    return escaped.replace("--", "-{}-")
 
 
-def latex(reports: Sequence[Report]) -> str:
-    r"""Return a `table` environment with booktabs rules for each report, to be \input into a paper."""
+def formulas_in(names: Iterable[str]) -> list[str]:
+    """Return the formulas `$...$` in names that the user gave rows."""
+    return [formula for name in names for formula in FORMULA.findall(name)]
+
+
+def replaced_characters(text: str) -> str:
+    """Return the characters that stand in a LaTeX text as their numbers, each once."""
+    return "".join(dict.fromkeys(chr(int(number, 16)) for number in REPLACED.findall(text)))
+
+
+def latex(reports: Sequence[Report], formulas: Sequence[str] = ()) -> str:
+    r"""Return a `table` environment with booktabs rules for each report, to be \input into a paper.
+
+    `formulas` are parts of names that are LaTeX already.
+    """
     blocks = [PREAMBLE]
     for report in reports:
         facts = ", ".join(report.facts)
         sentences = [_sentence(text) for text in (facts, *report.notes)]
-        caption = latex_text(" ".join(sentences))
-        blocks += [_latex_table(table, caption, report.label) for table in report.tables]
+        caption = latex_text(" ".join(sentences), formulas)
+        blocks += [_latex_table(table, caption, report.label, formulas) for table in report.tables]
     return "\n".join(blocks)
 
 
@@ -120,13 +129,13 @@ def _sentence(note: str) -> str:
     return beginning + note[len(beginning) :] + "."
 
 
-def _latex_table(table: Table, caption: str, label: str) -> str:
+def _latex_table(table: Table, caption: str, label: str, formulas: Sequence[str]) -> str:
     # Pandas takes 0.7 s to import, and no other format needs it.
     import pandas as pd
 
     width = _latex_width(table)
-    frame = pd.DataFrame([[_latex_cell(cell) for cell in row] for row in table.rows])
-    frame.columns = pd.Index([latex_text(head) for head in table.heads])
+    frame = pd.DataFrame([[_latex_cell(cell, formulas) for cell in row] for row in table.rows])
+    frame.columns = pd.Index([latex_text(head, formulas) for head in table.heads])
     text: str = frame.style.hide(axis="index").to_latex(
         # `@{}` takes the space off both sides, so that the rules end where the text does.
         column_format="@{}" + "".join(_alignments(table, "l", "r")) + "@{}",
@@ -156,8 +165,8 @@ def _longest_text(column: TableColumn) -> int:
     return max(map(len, texts))
 
 
-def _latex_cell(cell: TableCell) -> str:
-    text = latex_text(cell.text)
+def _latex_cell(cell: TableCell, formulas: Sequence[str]) -> str:
+    text = latex_text(cell.text, formulas)
     if cell.mark == BEST:
         return rf"\textbf{{{text}}}"
     # The tilde hangs over, so that the digits of a column stay below each other.

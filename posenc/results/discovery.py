@@ -17,6 +17,7 @@ from posenc.results.runs import Run, load_run
 # Names of the records that posenc ships. A folder of the same name comes first.
 STUDIES = ("study", "study-recall", "study-room")
 # A text that could be a name: no part of a path, and no glob.
+LENGTH = re.compile(r"\d+(\.\d+)?x")
 PLAIN_NAME = re.compile(r"[\w-]+", re.ASCII)
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
 
@@ -151,6 +152,8 @@ def _hint_at_runs(text: str) -> str:
     """Return what a user may have meant by a path that does not exist."""
     if "=" in text:
         return f"to choose among runs, each with its own option: --where {visible(text)}"
+    if LENGTH.fullmatch(text):  # the shell has split `--columns 1x 8x`
+        return f"several lengths have commas between them, and no spaces: --columns 1x,{text}"
     train_first = "train one first: posenc train encoding=rope"
     folder = _nearest_folder(Path(text))
     if folder is not None:

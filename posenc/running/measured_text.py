@@ -128,7 +128,7 @@ def text_line(
     if isinstance(settings, RunSettings):  # nobody knows what other models were trained on
         line = f"trained on {_name_with_place(settings.data)}; {line}"
     elif "paths" in data.parameters and not is_measured_whole(data):
-        line += " (data.split.test=1: all of it)"
+        line += " (set data.split.test=1 to measure all of it)"
     return visible(line)
 
 
@@ -163,6 +163,6 @@ def unigram_warning(records: Sequence[Record], store: TokenStore) -> str | None:
         return None
     unit = "byte" if store.tokenizer["name"] == "bytes" else "token"
     return (
-        f"warning: {losses[0]:.2f} nats a {unit} is no better than the frequencies of the text's {unit}s "
+        f"warning: {losses[0]:.2f} nats/{unit} is no better than the frequencies of the text's {unit}s "
         f"({unigram['nats']:.2f}): the model cannot read this text"
     )

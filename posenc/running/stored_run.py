@@ -151,7 +151,7 @@ def directory_of(run: str, key: str = "run") -> Path:
         hints = [f"did you mean: {key}={' or '.join(close)}"] if close else []
         hints.append("a run directory, or for one below runs/ its name or hash (posenc runs lists them)")
         if key == "run":
-            hints.append("every run below a folder, or of a glob: posenc eval -m run=...")
+            hints.append("one run; posenc eval -m run=... alone takes a folder of runs, or a glob")
         raise UserError(key, run, problem, hint="\n".join(hints))
     return directory
 

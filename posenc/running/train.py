@@ -169,7 +169,9 @@ def _log_notes(job: Job, model: Decoder, store: TokenStore) -> None:
     longest = evaluation.lengths.longest
     notes = corpus_notes(job.corpus_facts, evaluation.split, longest, job.settings.context_length, store)
     options = [module for module in model.options if isinstance(module, Encoding)]
-    warnings = [*model.effective_encoding.warnings(), *warnings_of_options(model.encoding, options)]
+    # An encoding does not name itself, as in Python, where the caller does.
+    warnings = [f"{model.encoding.name}: {text}" for text in model.effective_encoding.warnings()]
+    warnings += warnings_of_options(model.encoding, options)
     for note in [*notes, *warnings]:
         # What was left out when a corpus was read is true of every run
         # on it, so it is no warning about this one.

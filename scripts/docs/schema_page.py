@@ -113,14 +113,15 @@ name ends with it.
 | `loss_ppl` | perplexity |
 | `..._sd` | standard deviation over seeds |
 | `..._low`, `..._high` | the ends of a 95% interval |
+| `verdict` | on the change; also of a row with `undertrained`, where tables leave it out |
 | `versus_best`, `change_versus_best`, `versus_baseline` | the word of Versus |
 | `..._nats`, `..._p`, `..._method`, `..._needs` of these | the difference, and the other fields of Versus |
 | `memory` | how far distributions move when text farther back than `memory_farther_than` tokens comes in |
 | `right_token_gains`, `right_token_loses` | the probability that the right token gains and loses by that |
 
 - An average by `row` is one over seeds alone.
-- The interval of `change_bpb` per cell is over seeds and documents. The interval of a change in another
-  unit, and per seed, is over documents.
+- The interval of a change is over seeds and documents, as in `--full`. With one seed, and per seed, it is
+  over documents. Of the perplexities of several seeds there is none.
 - These columns are always there. They hold what keeps rows out of one ranking: `trained_on`, `planted`,
   `tokenizer`, `context_length`, `tokens_trained`, `evaluated_on`, `split`, `stride`, `evaluated_in`,
   `model` and `target_set`.

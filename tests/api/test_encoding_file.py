@@ -1,6 +1,7 @@
 """`encoding=./mine.py`: an encoding straight from its file."""
 
 import importlib
+import re
 import shutil
 import sys
 
@@ -13,7 +14,7 @@ import posenc as px
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
-from posenc.encodings.building import resolve_encoding, sources_of
+from posenc.encodings.building import build_encoding, resolve_encoding, sources_of
 from posenc.running.law_check import check_foreign_encoding
 from posenc.running.model_parts import check_parts
 
@@ -246,6 +247,38 @@ def test_an_encoding_that_cannot_be_measured_is_refused_before_its_training(work
     (working_folder / "file.py").write_text(text)
     with pytest.raises(px.UserError, match=message):
         px.train(encoding="./file.py")
+
+
+WRONG_BIAS = LEAK.replace("embed(self, x, pos, layer)", "bias(self, q, k, q_pos, k_pos, layer)")
+WITHOUT_LAYER = LEAK.replace("embed(self, x, pos, layer)", "embed(self, x, pos)")
+OTHER_NAMES = LEAK.replace("(self, x, pos, layer)", "(me, x, *others)").replace("x.roll(-1, dims=1)", "0")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            WRONG_BIAS,
+            r"(?s)its hook bias takes \(self, q, k, q_pos, k_pos, layer\)"
+            r".*allowed: bias\(self, q_pos, k_pos, layer\).*belongs in `scores`",
+            id="content in a bias",
+        ),
+        pytest.param(WITHOUT_LAYER, r"(?s)allowed: embed\(self, x, pos, layer\)", id="one too few"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_hook_with_other_arguments_is_one_error(posenc, working_folder, text, message, command):
+    (working_folder / "file.py").write_text(text)
+    result = posenc(command, "encoding=./file.py")
+    assert result.code == 2
+    assert re.search(message, result.err)
+
+
+def test_the_arguments_of_a_hook_may_have_other_names(working_folder):
+    (working_folder / "file.py").write_text(OTHER_NAMES)
+    build_encoding(
+        "leak", d_model=8, n_heads=2, head_dim=4, n_layers=1, train_length=8, plugins=["./file.py"]
+    )
 
 
 DRAWS_NUMBERS = LEAK.replace("x + x.roll(-1, dims=1)", "x + torch.randn_like(x)").replace(

@@ -73,6 +73,19 @@ def test_the_usual_folder_is_runs(compare):
     assert compare(*in_json).out == compare(*in_json, "runs").out
 
 
+def test_a_letter_that_latex_lacks_is_named_once(compare):
+    result = compare(*FINISHED, "--labels", "rope=中文,alibi=中θ", "--out", "table.tex")
+    assert result.code == 0
+    said = [line for line in result.err.splitlines() if "LaTeX" in line]
+    assert said == ["LaTeX has no command for 中 文: its number is there, as [U+4E2D]"]
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_table(compare):
+    result = compare(*FINISHED, "--plot", "a.pdf", "--plot-kind", "recall")
+    assert result.code == 2
+    assert result.out == ""
+
+
 # --- What is shown
 @pytest.mark.parametrize(("metric", "text"), [("bpb", "bits/byte"), ("ppl", "perplexity")])
 def test_the_metric_is_chosen(compare, metric, text):

@@ -173,6 +173,25 @@ def test_a_sound_encoding_has_a_line_for_every_law(posenc, working_folder, monke
     assert not list(working_folder.iterdir())
 
 
+FLOAT32_ANGLES = """import torch
+
+from posenc.encodings.base import Encoding
+from posenc.encodings.shared.rotary import rotate_pairs
+
+
+class Turned(Encoding):
+    name = "turned"
+
+    def turn(self, x, pos):
+        theta = 10000 ** (-torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+        angle = pos[:, None] * theta
+        return rotate_pairs(x, angle.cos(), angle.sin(), "half")
+
+    def rotate(self, q, k, q_pos, k_pos, layer):
+        return self.turn(q, q_pos), self.turn(k, k_pos)
+"""
+
+
 @pytest.fixture
 def plugin(working_folder, monkeypatch):
     """An encoding of the user, whose bias rises with the distance if its strength is negative."""
@@ -191,6 +210,14 @@ def test_a_broken_plug_in_is_named_with_its_law(posenc, plugin):
     reason = {"reason": "its bias rises with the distance", "statement": statement("penalty")}
     assert penalty.items() >= {"law": "penalty", "verdict": "fail", **reason}.items()
     assert document["passed"] is False
+
+
+def test_angles_in_float32_are_answered_with_what_mends_them(posenc, working_folder, monkeypatch):
+    check_these_laws_alone(monkeypatch, "float32")
+    (working_folder / "turned.py").write_text(FLOAT32_ANGLES)
+    result = posenc("check", "encoding=./turned.py")
+    assert result.code == 1
+    assert "angles, position times frequency, need float64" in " ".join(result.out.split())
 
 
 def test_the_document_of_a_check_says_what_was_checked(posenc, plugin):

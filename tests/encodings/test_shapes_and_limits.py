@@ -100,6 +100,12 @@ def test_hard_alibi_with_one_head_says_that_none_is_masked():
     assert not encoding_of("hard_alibi", 16, 2, 8, 2).warnings()
 
 
+@pytest.mark.parametrize("name", ["t5", "binary"])
+def test_a_warning_leaves_the_name_of_its_encoding_to_whoever_prints_it(name):
+    (warning,) = encoding_of(name, 16, 2, 8, 2).warnings()
+    assert name not in warning
+
+
 def test_repo_without_plain_layers_reads_no_position():
     assert not encoding_of("repo", 16, 2, 8, 2, plain_layers=0).uses_positions
     assert encoding_of("repo", 16, 2, 8, 2, plain_layers=1).uses_positions

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from broken import BROKEN, SharedTable, Turned
+from broken import BROKEN, Float32Angles, SharedTable, Turned
 from subjects import of_class
 
 from posenc.core.errors import UserError
@@ -38,6 +38,10 @@ def test_what_no_law_sees_passes_them_all(cls):
             failures[law] = verdict.reason
     assert not failures
     assert cls.__doc__.startswith("Healthy") or issubclass(cls, Turned)
+
+
+def test_the_law_of_float32_says_what_mends_angles():
+    assert "need float64" in judge("float32", of_class(Float32Angles)).hint
 
 
 def test_every_law_catches_something():

@@ -11,6 +11,7 @@ import pytest
 from fake_runs import compared, write_run
 
 from posenc.core.errors import UserError
+from posenc.report.figure import renamed
 from posenc.report.formats import FORMATS, render
 from posenc.report.papers import latex_text
 from posenc.report.sentences.answer import answer
@@ -120,7 +121,7 @@ def test_recall_in_a_paper_has_its_interval(recalling):
 
 def test_latex_is_text_in_any_font_encoding():
     shown = latex_text('a_b%&#{}~^\\$x$ \\input{/etc/passwd} <i> | é ± "q" -1 --x')
-    commands = r"\\textbackslash\{\}|\\text\w+\{\}|\\[&%$#_{}]|\$\\pm\$|\$-\$|-\{\}-"
+    commands = r"\\textbackslash\{\}|\\text\w+\{\}|\\'\{e\}|\\[&%$#_{}]|\$\\pm\$|\$-\$|-\{\}-"
     bare = re.sub(commands, "", shown)
     assert shown.isascii()
     assert not set(bare) & set("\\{}$&%#_~^")
@@ -132,6 +133,33 @@ def test_latex_is_text_in_any_font_encoding():
 )
 def test_a_minus_before_a_number_is_no_hyphen(text, expected):
     assert latex_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Größe, Łódź, naïve", r"Gr\"{o}{\ss}e, {\L}\'{o}d\'{z}, na\"{\i}ve"),
+        ("q·w", r"q\ensuremath{\cdot}w"),
+        (
+            "θ, λ, Λ, ς",
+            r"\ensuremath{\theta}, \ensuremath{\lambda}, \ensuremath{\Lambda}, \ensuremath{\varsigma}",
+        ),
+        ("中", "[U+4E2D]"),
+        ("ą", "[U+0105]"),
+    ],
+)
+def test_letters_and_signs_are_commands_of_latex(text, expected):
+    assert latex_text(text) == expected
+
+
+def test_a_formula_in_a_name_that_the_user_gives_stays_one(sweep):
+    comparisons = renamed([compared(sweep)], [r"rope=Ours ($q \cdot w_1$), 5$"])
+    assert r"Ours ($q \cdot w_1$), 5\$" in render(comparisons, "latex")
+    assert r"Ours ($q \cdot w_1$), 5$" in render(comparisons, "table")
+
+
+def test_a_formula_that_nobody_typed_is_text():
+    assert latex_text(r"$\input{x}$") == r"\$\textbackslash{}input\{x\}\$"
 
 
 # --- programs
@@ -175,6 +203,24 @@ def test_intervals_in_csv_are_those_of_the_comparison(recalling):
             in_bits = float(line["change_bpb_low"]), float(line["change_bpb_high"])
             assert in_nats == tuple(cell.change_ci95)
             assert in_bits == tuple(cell.verdict_ci95)
+
+
+def test_the_change_of_several_seeds_has_its_interval_in_csv(sweep):
+    comparison = compared(sweep)
+    lines = csv.DictReader(io.StringIO(render([comparison], "csv")))
+    line_of = {(line["label"], float(line["multiple"])): line for line in lines}
+    (row,) = [row for row in comparison.rows if row.label == "rope"]
+    for cell in row.cells[2:]:  # past T
+        line = line_of["rope", cell.multiple]
+        in_nats = float(line["change_nats_low"]), float(line["change_nats_high"])
+        assert in_nats == pytest.approx([comparison.header.one_bit * end for end in cell.verdict_ci95])
+
+
+def test_the_csv_has_the_verdict_of_an_undertrained_row(sweep):
+    lines = csv.DictReader(io.StringIO(render([compared(sweep)], "csv")))
+    weak = [line for line in lines if line["label"] == "weak"]
+    assert {line["undertrained"] for line in weak} == {"True"}
+    assert any(line["verdict"] for line in weak)
 
 
 # --- other people's text

@@ -318,3 +318,9 @@ def test_what_another_process_may_be_writing_stays(run_copy, train):
     with locked(run_copy):
         train("encoding=rope")
     assert unfinished.exists()
+
+
+def test_a_warning_of_an_encoding_has_its_name_once(train):
+    result = train("encoding=t5")
+    assert "t5: 16 of 32 buckets" in result.err
+    assert "t5: t5:" not in result.err

@@ -20,6 +20,7 @@ from posenc.running.jobs import HELD, check_jobs
 from posenc.running.run_directory import locked
 from posenc.running.sweep import pool as pool_module
 from posenc.running.sweep import process
+from posenc.running.sweep.job_output import LEFT_OUT, JobOutput
 from posenc.running.sweep.lines import failure_lines
 from posenc.running.sweep.pool import WorkerPool
 from posenc.running.sweep.resources import (
@@ -399,6 +400,28 @@ def test_tasks_on_one_gpu_get_its_room_alone(tmp_path, monkeypatch, device, at_o
     assert tasks_at_once_here(tasks, sweep) == at_once
 
 
+# --- what jobs print
+def test_a_line_that_another_job_has_printed_is_left_out_and_that_is_said_once(capsys):
+    output = JobOutput()
+    for name in ("a", "b", "c"):
+        output.of_job(name)("warning: few documents")
+    assert capsys.readouterr().err.splitlines() == ["a: warning: few documents", LEFT_OUT]
+
+
+def test_a_job_may_print_a_line_twice(capsys):
+    print_line = JobOutput().of_job("a")
+    print_line("1 of 2")
+    print_line("1 of 2")
+    assert capsys.readouterr().err.splitlines() == ["a: 1 of 2", "a: 1 of 2"]
+
+
+def test_the_same_error_is_printed_of_each_job(capsys):
+    output = JobOutput()
+    output.of_job("a")("error: no memory")
+    output.of_job("b")("error: no memory")
+    assert capsys.readouterr().err.splitlines() == ["a: error: no memory", "b: error: no memory"]
+
+
 # --- whole sweeps
 
 
@@ -413,7 +436,7 @@ def test_a_sweep_ends_with_the_comparison_and_skips_what_is_there(
     assert re.search(r"^1 of 2 done, 1 running, .* left$", result.err, re.M)  # before any job has ended
     told = [line for line in result.err.splitlines() if "seed=" in line]  # a busy machine is told in between
     assert told[:2] == ["[1/2] seed=0: already finished", "[2/2] seed=1: begins"]  # seed=0 twice is one job
-    ends = r"\[2/2\] seed=1: finished, 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats per token; \d:\d\d\n"
+    ends = r"\[2/2\] seed=1: finished, 1x \d\.\d{3}, 2x \d\.\d{3}, 4x \d\.\d{3} nats/token; \d:\d\d\n"
     assert re.search(ends, result.err)
     assert "\x1b" not in result.err
     assert stamps(run_copy / "checkpoints") == before

@@ -71,7 +71,7 @@ def _interval_text(comparison: Comparison, row: Row, cell: Cell) -> str:
 def _change_csv(comparison: Comparison, row: Row, cell: Cell) -> CsvFields:
     name = f"change_{comparison.header.metric}"
     fields = {name: cell.change, f"{name}_sd": cell.change_spread}
-    fields |= with_interval(name, cell.change, cell.change_ci95)
+    fields |= with_interval(name, cell.change, verdict_interval(comparison.header, cell))
     if cell.verdict is not None:  # the margins of a verdict are in bits per byte, whatever the metric
         fields |= with_interval("change_bpb", cell.verdict_change, cell.verdict_ci95)
     return fields

@@ -42,12 +42,12 @@ def end_line(task: SweepTask, outcome: TaskOutcome, seconds: float) -> str:
 
 
 def losses_text(directory: Path) -> str:
-    """Return `0.5x 1.210, 1x 1.185, 8x 3.651 nats per token`; an empty text if nothing was measured."""
+    """Return `0.5x 1.210, 1x 1.185, 8x 3.651 nats/token`; an empty text if nothing was measured."""
     losses = headline_losses(load_run(directory))
     if not losses:
         return ""
     texts = [f"{length_text(multiple)} {losses[multiple]:.3f}" for multiple in sorted(losses)]
-    return f"{', '.join(texts)} nats per token"
+    return f"{', '.join(texts)} nats/token"
 
 
 def failure_lines(tasks: Sequence[SweepTask], outcomes: Mapping[str, TaskOutcome]) -> list[str]:

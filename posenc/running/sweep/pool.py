@@ -14,13 +14,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from posenc.core.console import say
-from posenc.core.errors import visible
 from posenc.core.progress import PROGRESS, Title, progress_of
 from posenc.core.quantities import duration
 from posenc.running.invocation import SWEEP, WAIT
 from posenc.running.jobs import HELD
 from posenc.running.locks import holder_of, is_held
 from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.sweep.job_output import JobOutput
 from posenc.running.sweep.lines import begin_line
 from posenc.running.sweep.process import JobProcess
 from posenc.running.sweep.resources import GPUS, THREADS, GpuSlot, gpu_slots
@@ -71,6 +71,7 @@ class WorkerPool:
         self.slots = gpu_slots(gpus, at_once)
         self.sweep = sweep
         self.estimate = estimate
+        self._output = JobOutput()
         self._announced: set[str] = set()  # names of tasks that were reported to wait for another process
 
     def run(self, settled: int = 0) -> SweepResult:
@@ -143,7 +144,7 @@ class WorkerPool:
         job_process = JobProcess(
             task.command,
             {**share, **self._environment()},
-            on_line=lambda line: say(f"{task.name}: {visible(line)}"),
+            on_line=self._output.of_job(task.name),
         )
         return Worker(task, job_process, slot, time.monotonic())
 
