@@ -96,7 +96,8 @@ def _accented(character: str) -> str | None:
     parts = unicodedata.normalize("NFD", character)
     if len(parts) != 2:
         return None
-    letter, mark = parts
+    letter = parts[0]
+    mark = parts[1]
     if not letter.isascii() or mark not in ACCENTS:
         return None
     # The dot of an i would stand below its accent.
