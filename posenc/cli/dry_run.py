@@ -25,7 +25,7 @@ from posenc.running.job import Job
 from posenc.running.jobs import check_jobs, seed_by_seed
 from posenc.running.room import Room, room_on
 from posenc.running.run_directory import OPEN, run_state, step_to_continue_from
-from posenc.running.sweep.resources import seconds_of_all, tasks_at_once_here, threads_of
+from posenc.running.sweep.resources import START_SECONDS, seconds_of_all, tasks_at_once_here, threads_of
 from posenc.running.sweep.task import SweepTask, make_tasks
 from posenc.settings.tree import DataSettings
 
@@ -111,7 +111,8 @@ def _total_of_run(entry: EstimatedJob) -> str:
 
 def _total_of_sweep(jobs: list[EstimatedJob], open_tasks: list[SweepTask], composed: Jobs) -> str:
     """Return how long a sweep takes, in words, with as many jobs at once as it runs here."""
-    seconds = [entry.seconds for entry in jobs if entry.state == OPEN]
+    # Of short trainings most of the time is that of their processes to begin.
+    seconds = [START_SECONDS + entry.seconds for entry in jobs if entry.state == OPEN]
     count = plural(len(jobs), "job")
     # How many run side by side on a cluster is for its queue to say.
     if composed.launcher is not None:

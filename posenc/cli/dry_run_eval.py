@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from posenc.running.job import Job
 from posenc.running.jobs import check_jobs
 from posenc.running.measured_text import text_line
 from posenc.running.room import room_on
+from posenc.running.sweep.resources import START_SECONDS
 from posenc.training.checkpoint import newest_checkpoint
 
 STORED = "stored"
@@ -56,7 +58,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
     end_starting()
     console = Console(width=terminal_width(), highlight=False)
-    seconds = sum(evaluation.estimate.seconds for evaluation in evaluations)
+    seconds = _seconds_of_all(evaluations)
     count = plural(len(evaluations), "job")
     device = evaluations[0].job.device
     console.print(Text(f"About {duration(seconds)} for {count} on {device}; nothing was measured.\n"))
@@ -69,6 +71,15 @@ def print_eval_dry_run(composed: Jobs) -> int:
     largest = max(evaluation.estimate.memory for evaluation in evaluations)
     console.print(Text(f"memory     about {megabytes(room.needed(largest))} of {megabytes(room.free)} free"))
     return 0 if room.fits(largest) else 1
+
+
+def _seconds_of_all(evaluations: Sequence[EstimatedEvaluation]) -> float:
+    """Return how long the evaluations take; each of a sweep is a process, which has to begin."""
+    seconds = [evaluation.estimate.seconds for evaluation in evaluations]
+    if len(evaluations) == 1:
+        return seconds[0]
+    open_seconds = [START_SECONDS + value for value in seconds if value > 0]
+    return sum(open_seconds)
 
 
 def _step_of(job: Job) -> int:

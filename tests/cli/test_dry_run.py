@@ -169,10 +169,11 @@ def test_threads_that_are_no_number_are_refused(train, monkeypatch):
 
 @pytest.mark.parametrize(
     ("jobs", "said"),
-    [(1, "About 30 s for 4 jobs, one after the other,"), (2, "About 15 s for 4 jobs, 2 at once,")],
+    [(1, "About 50 s for 4 jobs, one after the other,"), (2, "About 25 s for 4 jobs, 2 at once,")],
 )
 def test_a_sweep_takes_as_long_as_its_jobs_run_at_once(train, monkeypatch, jobs, said):
-    seconds = iter([10.0, 10.0, 5.0, 5.0])  # at once: 10 + 5 beside 10 + 5
+    # Each begins for 5 s. At once: 15 + 10 beside 15 + 10.
+    seconds = iter([10.0, 10.0, 5.0, 5.0])
 
     def estimate_of(job, threads, **_):
         stages = [Stage(last_step=1, length=16)]

@@ -22,6 +22,9 @@ SMALL_MODEL = 4_000_000  # block weights; a larger one keeps a GPU busy enough
 SLOTS_FOR_SMALL_MODELS = 8
 BYTES_OF_A_SLOT = 2e9  # of a GPU's memory: CUDA's own, and a step of a small model
 
+# A job of a sweep pays 5 s of CPU for its imports and its settings (docs/log.md, 2026-11-22).
+START_SECONDS = 5.0  # of a process that imports torch and checks its job, on a quiet machine
+
 
 class GpuSlot(NamedTuple):
     """Stand for room for one task on a GPU. Slots are given out in the order of their numbers."""

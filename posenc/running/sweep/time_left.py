@@ -15,11 +15,8 @@ from pathlib import Path
 from posenc.results.runs import METRICS_FILE, last_metrics
 from posenc.running.estimate import estimate
 from posenc.running.jobs import CheckedJob
-from posenc.running.sweep.resources import seconds_of_all, threads_of
+from posenc.running.sweep.resources import START_SECONDS, seconds_of_all, threads_of
 from posenc.running.sweep.task import SweepTask
-
-# A job of a sweep pays 5 s of CPU for its imports and its settings (docs/log.md, 2026-11-22).
-START_SECONDS = 5.0  # of a process that imports torch and checks its job, on a quiet machine
 
 
 @dataclass(frozen=True)
