@@ -390,7 +390,7 @@ def test_what_cannot_act_is_refused(kind, settings, message, subject):
 
 def test_what_the_layers_of_an_unknown_architecture_choose_is_never_ignored(monkeypatch):
     """It may have another setting for that, or none."""
-    monkeypatch.setattr("posenc.evaluation.models.transformers.SETTINGS_OF_CHOSEN_KEYS", ())
+    monkeypatch.setattr("posenc.evaluation.models.obstacles.SETTINGS_OF_CHOSEN_KEYS", ())
     subject = TransformersModel(model("chosen keys"), LONG)
     with pytest.raises(NotApplicableError, match="takes indices"):
         extended_logits(subject, name="window")

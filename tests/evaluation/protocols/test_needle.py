@@ -231,10 +231,10 @@ def needle_row(folder, **changes):
 
 def test_the_interval_counts_windows_and_not_the_answers_of_one(tmp_path):
     cells = needle_row(tmp_path, windows=[4, 4, 4])
-    assert cells[0].ci95 == pytest.approx(wilson(0.5, 4))
-    assert cells[0].answers == 16
+    assert cells[0].found.ci95 == pytest.approx(wilson(0.5, 4))
+    assert cells[0].found.answers == 16
 
 
 def test_a_record_without_windows_counts_an_answer_a_window(tmp_path):
     cells = needle_row(tmp_path)
-    assert cells[0].ci95 == pytest.approx(wilson(0.5, 16))
+    assert cells[0].found.ci95 == pytest.approx(wilson(0.5, 16))
