@@ -58,7 +58,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
     end_starting()
     console = Console(width=terminal_width(), highlight=False)
-    seconds = _seconds_of_all(evaluations)
+    seconds = _total_seconds(evaluations)
     count = plural(len(evaluations), "job")
     device = evaluations[0].job.device
     console.print(Text(f"About {duration(seconds)} for {count} on {device}; nothing was measured.\n"))
@@ -73,7 +73,7 @@ def print_eval_dry_run(composed: Jobs) -> int:
     return 0 if room.fits(largest) else 1
 
 
-def _seconds_of_all(evaluations: Sequence[EstimatedEvaluation]) -> float:
+def _total_seconds(evaluations: Sequence[EstimatedEvaluation]) -> float:
     """Return how long the evaluations take; each of a sweep is a process, which has to begin."""
     seconds = [evaluation.estimate.seconds for evaluation in evaluations]
     if len(evaluations) == 1:

@@ -12,7 +12,7 @@ A formula says what a score, or a vector, becomes. Its symbols:
 
 Positions are explicit int64 arguments. Distances, slopes, biases and cumulative sums are computed in float32
 or better and cast once, at the end: in bf16 the positions 256 and 257 are equal, which looks exactly like
-failed extrapolation. Angles are computed in float64, and their cos and sin are cast: at position 65 536 a
+failed extrapolation. Angles are computed in float64, and their cos and sin are cast: at position 65 535 a
 float32 product is off by up to 0.004 radians.
 """
 
@@ -41,7 +41,8 @@ HOOKS = (
     "values",
     "output",
 )
-# Times T: the longest window of the laws. What acts farther out alone has no effect for them, see `inert`.
+# The longest window of the laws, as a multiple of T. A setting that acts only beyond it changes nothing that
+# the laws see, so an encoding has to say so (see `inert`).
 LONGEST_OF_LAWS = 8
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
 
 from posenc.core.errors import UserError
-from posenc.encodings import base
-
-if TYPE_CHECKING:
-    from posenc.encodings.base import Encoding
+from posenc.encodings.base import HOOKS, Encoding
 
 # Arguments that authors give the hooks of a bias, which only know positions.
 CONTENT = {"q", "k", "x", "query", "key", "queries", "keys"}
@@ -21,12 +17,12 @@ def check_hook_arguments(cls: type[Encoding]) -> None:
 
     Hooks are called by position, so that an author may choose other names.
     """
-    for hook in base.HOOKS:
+    for hook in HOOKS:
         function = inspect.getattr_static(cls, hook)
         # Python cannot tell the arguments of everything that can be called.
         if not inspect.isfunction(function):
             continue
-        expected = _arguments(getattr(base.Encoding, hook))
+        expected = _arguments(getattr(Encoding, hook))
         try:
             inspect.signature(function).bind(*expected)
         except TypeError:

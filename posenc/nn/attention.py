@@ -99,6 +99,7 @@ class Attention(nn.Module):
 
 
 # --- what is refused
+
 # What other attention modules take and `Attention` does not, with what to write instead.
 NOT_OF_ATTENTION = {
     "n_layers": "give all layers one encoding: make_encoding(NAME, n_layers=...)",

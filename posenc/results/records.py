@@ -147,7 +147,7 @@ class ModelFacts(TypedDict, total=False):
 
     name: Required[str]  # nano, or the architecture of a model that was given
     d_model: Count  # width of the residual stream
-    n_layers: Count
+    n_layers: Count  # blocks of attention and MLP
     n_heads: Count  # of each layer
     mlp_ratio: Count  # width of the hidden layer of each MLP, in d_model
     short_conv: Count | None  # tokens; null without a convolution

@@ -51,7 +51,7 @@ def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "")
     if kind == "literal_error":
         return _not_a_choice(key, value, field)
     annotation = None if field is None else field.annotation
-    if _is_whole(annotation):
+    if _takes_whole_numbers(annotation):
         value = as_written(value)  # YAML made a float of 4e6
     problem = problem_of(kind, first["msg"], annotation)
     return UserError(key, value, problem, allowed=allowed_values(field), hint=hint_at_number(value))
@@ -67,9 +67,9 @@ def _not_a_choice(key: str, value: object, field: FieldInfo | None) -> UserError
 def problem_of(kind: str, message: str, annotation: Any) -> str:
     """Return what is wrong with a value, by the kind of pydantic's error and the type that was declared."""
     if kind in TOO_SMALL:
-        return "too small" if _is_whole(annotation) else "out of range"
+        return "too small" if _takes_whole_numbers(annotation) else "out of range"
     if kind in TOO_LARGE:
-        return "too large" if _is_whole(annotation) else "out of range"
+        return "too large" if _takes_whole_numbers(annotation) else "out of range"
     if kind in RAISED_BY_NUMBERS:
         return message
     if kind == "too_short":
@@ -200,7 +200,7 @@ def _bounds(metadata: Sequence[Any]) -> str:
     return text
 
 
-def _is_whole(annotation: Any) -> bool:
+def _takes_whole_numbers(annotation: Any) -> bool:
     """Tell whether a type takes whole numbers."""
     return int in _types_in(annotation)
 

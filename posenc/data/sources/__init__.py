@@ -64,12 +64,12 @@ def _check_split(shares: object, source: Source) -> None:
         if shares is not None:
             raise UserError("data.split", shares, "this corpus comes with splits of its own")
         return
-    if not _is_whole(shares) and not _are_held_out_shares(shares):
+    if not _measures_all(shares) and not _are_held_out_shares(shares):
         allowed = "{validation: SHARE, test: SHARE}, both above 0, with a sum below 1"
         raise UserError("data.split", shares, "cannot be used", allowed=allowed)
 
 
-def _is_whole(shares: object) -> bool:
+def _measures_all(shares: object) -> bool:
     """Tell whether all of a text is measured."""
     return shares == WHOLE and not any(isinstance(share, bool) for share in shares.values())
 
