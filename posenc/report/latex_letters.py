@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
-# By hand, since pandas escapes neither Unicode nor < > | " (which old font encodings print as others).
+# By hand: pandas escapes neither Unicode nor < > | " (which old font encodings print as others), and among
+# pylatexenc's commands are some that plain LaTeX lacks (\mathbb) or most of its fonts (\k).
 ESCAPED = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
