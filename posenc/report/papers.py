@@ -137,8 +137,7 @@ def _latex_table(table: Table, caption: str, label: str, formulas: Sequence[str]
     frame = pd.DataFrame([[_latex_cell(cell, formulas) for cell in row] for row in table.rows])
     frame.columns = pd.Index([latex_text(head, formulas) for head in table.heads])
     text: str = frame.style.hide(axis="index").to_latex(
-        # `@{}` takes the space off both sides, so that the rules end where the text does.
-        column_format="@{}" + "".join(_alignments(table, "l", "r")) + "@{}",
+        column_format=_column_format(table),
         position_float="centering",
         hrules=True,
         caption=caption,
@@ -151,6 +150,15 @@ def _latex_table(table: Table, caption: str, label: str, formulas: Sequence[str]
     if width > PAGE_WIDTH:
         return f"% about {width:.0f}pt wide; with --columns 1x,8x it is narrower\n{text}"
     return text
+
+
+def _column_format(table: Table) -> str:
+    """Return the alignment of each column, as `tabular` takes them."""
+    alignments = "".join(_alignments(table, "l", "r"))
+    # The tilde behind a number hangs over into the gap, where words would touch it.
+    spaced = alignments.replace("rl", r"r@{\hspace{10pt}}l")
+    # `@{}` takes the space off both sides, so that the rules end where the text does.
+    return f"@{{}}{spaced}@{{}}"
 
 
 def _latex_width(table: Table) -> float:
@@ -167,6 +175,8 @@ def _longest_text(column: TableColumn) -> int:
 
 def _latex_cell(cell: TableCell, formulas: Sequence[str]) -> str:
     text = latex_text(cell.text, formulas)
+    if text.startswith(("[", "*")):
+        text = "{}" + text  # the row before ends with `\\`, which would take it as its argument
     if cell.mark == BEST:
         return rf"\textbf{{{text}}}"
     # The tilde hangs over, so that the digits of a column stay below each other.

@@ -97,6 +97,16 @@ def test_latex_that_is_wider_than_a_page_says_so(tmp_path):
     assert "pt wide" in render([compared(tmp_path)], "latex")
 
 
+@pytest.mark.parametrize("name", ["[a]", "*"])
+def test_the_end_of_a_row_takes_no_name_as_its_argument(sweep, name):
+    text = render(renamed([compared(sweep)], [f"rope={name}"]), "latex")
+    assert f"\n{{}}{name} & " in text
+
+
+def test_words_keep_off_the_mark_of_a_number_before_them(sweep):
+    assert r"r@{\hspace{10pt}}l" in render([compared(sweep)], "latex")
+
+
 def test_the_caption_has_the_policies_past_t(tmp_path):
     write_run(tmp_path, encoding="learned", params={"beyond": "clamp"})
     caption, _, cells = render([compared(tmp_path)], "latex").partition(r"\begin{tabular}")
