@@ -84,7 +84,8 @@ def _empty_split(facts: CorpusFacts, split: str) -> UserError:
     """Return the error for a split without documents."""
     counts = ", ".join(f"{name} {len(facts.sizes[name])}" for name in SPLITS)
     problem = f"the {split} split is empty (documents: {counts})"
-    hint = "splits hold whole documents: give more text, or larger shares in data.split"
+    share = f"data.split.{split}" if split != "train" else "data.split"
+    hint = f"splits hold whole documents: give more of them, or another share ({share})"
     return UserError("data", facts.name, problem, hint=hint)
 
 
@@ -107,16 +108,27 @@ def check_lengths(
         # the last target of a window is one token behind its inputs
         _check_longest("context_length", text.sizes["train"], context_length + 1, "train", unit)
     for split in splits:
-        _check_longest("eval.lengths", text.sizes[split], needed_tokens, split, unit)
+        _check_longest("eval.lengths", text.sizes[split], needed_tokens, split, unit, context_length)
 
 
-def _check_longest(key: str, sizes: Sequence[int], needed: int, split: str, unit: str) -> None:
-    """Raise UserError if no document of a split has as many tokens (or bytes) as are needed."""
+def _check_longest(
+    key: str, sizes: Sequence[int], needed: int, split: str, unit: str, context_length: int | None = None
+) -> None:
+    """Raise UserError if no document of a split has as many tokens (or bytes) as are needed.
+
+    Lengths are said in multiples of a `context_length` as well, since users often set them so.
+    """
     longest = max(sizes, default=0)
     if longest < needed:
         # The user sets inputs, so the numbers are one below the tokens that are needed.
-        problem = f"no document of the {split} split is that long: the longest has {longest} {unit}"
-        raise UserError(key, needed - 1, problem, hint=f"the longest that works is {longest - 1}")
+        in_multiples = "" if context_length is None else f" ({(needed - 1) / context_length:g}x)"
+        problem = (
+            f"no document of the {split} split is that long{in_multiples}: the longest has {longest} {unit}"
+        )
+        hint = f"the longest that works is {longest - 1}"
+        if context_length is not None and longest > context_length:
+            hint += f", so {(longest - 1) // context_length}x"
+        raise UserError(key, needed - 1, problem, hint=hint)
 
 
 def corpus_notes(

@@ -27,16 +27,24 @@ class Notes:
     """What a user should know of how a corpus was read. A source adds to it while it yields documents."""
 
     left_out: Counter[str] = field(default_factory=Counter)  # how many files or rows, by reason
+    examples: dict[str, str] = field(default_factory=dict)  # a file for a reason that no name of a file shows
     remarks: list[str] = field(default_factory=list)  # such as how documents were made
 
     def lines(self) -> list[str]:
         """Return the notes as lines. The first one says what was left out: `not read: 3 empty, 1 .pdf`."""
         # By name where counts are equal, so that the line does not depend on the order of files.
         most_first = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
-        counts = [f"{count:,} {kind}" for kind, count in most_first if count]
+        counts = [self._count(kind, count) for kind, count in most_first if count]
         if not counts:
             return list(self.remarks)
         return [f"not read: {', '.join(counts)}", *self.remarks]
+
+    def _count(self, kind: str, count: int) -> str:
+        """Return `12 .pdf`, or `2 not UTF-8 (such as old.txt)`."""
+        if kind not in self.examples:
+            return f"{count:,} {kind}"
+        example = visible(self.examples[kind])
+        return f"{count:,} {kind} ({example})" if count == 1 else f"{count:,} {kind} (such as {example})"
 
 
 def split_of(document_id: str, shares: Mapping[str, float]) -> str:

@@ -105,7 +105,9 @@ def _check_tokens(settings: RunSettings) -> None:
     if train.batch_tokens < length:
         problem = f"holds no window of context_length={length}"
         allowed = f"a whole number from {length}"
-        raise UserError("train.batch_tokens", train.batch_tokens, problem, allowed=allowed)
+        # Both at once, or the next error would ask for the second.
+        hint = f"train.tokens={train.tokens}, too, must be at least that" if train.tokens < length else ""
+        raise UserError("train.batch_tokens", train.batch_tokens, problem, allowed=allowed, hint=hint)
     if train.tokens < train.batch_tokens:
         problem = f"is less than one update, train.batch_tokens={train.batch_tokens}"
         allowed = f"a whole number from {train.batch_tokens}"

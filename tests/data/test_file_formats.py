@@ -114,7 +114,7 @@ def test_a_folder_leaves_packed_markup_out(tmp_path):
 def test_wide_text_is_named_with_a_command_whose_result_is_read(tmp_path, encoding, kind):
     text = "Ein Text, der nicht in UTF-8 ist: äöü"
     write(tmp_path, {"wide.txt": text.encode(encoding)})
-    with pytest.raises(UserError, match=f"1 {kind}\n.*iconv -f {kind} -t UTF-8"):
+    with pytest.raises(UserError, match=rf"1 {kind} \(wide.txt\)\n.*iconv -f {kind} -t UTF-8"):
         texts_of(tmp_path)
     # what iconv makes of it: Python's codecs of these names do the same
     recoded = (tmp_path / "wide.txt").read_bytes().decode(kind).encode()
@@ -124,7 +124,9 @@ def test_wide_text_is_named_with_a_command_whose_result_is_read(tmp_path, encodi
 
 def test_a_nul_byte_in_utf8_is_named_as_such(tmp_path):
     write(tmp_path, {"nul.txt": "naïve text\0 and more"})
-    with pytest.raises(UserError, match=r"1 with a NUL byte\n.*tr -d '\\000'") as caught:
+    with pytest.raises(
+        UserError, match=r"1 with a NUL byte \(nul.txt\)\n.*a binary file\?.*tr -d '\\000'"
+    ) as caught:
         texts_of(tmp_path)
     assert "not UTF-8" not in str(caught.value)
 

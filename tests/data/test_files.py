@@ -52,7 +52,10 @@ def test_a_folder_is_read_by_the_suffixes_of_text(folder):
 
 def test_what_is_not_read_is_counted(folder):
     (note,) = read_facts(files(folder)).notes
-    assert note == "not read: 3 empty, 2 .pdf, 1 .png, 1 UTF-16LE, 1 not UTF-8, 1 without ending"
+    assert (
+        note
+        == "not read: 3 empty, 2 .pdf, 1 .png, 1 UTF-16LE (utf16.txt), 1 not UTF-8 (latin.txt), 1 without ending"
+    )
 
 
 @pytest.mark.parametrize("pattern", ["**", "**/*"])
@@ -112,7 +115,7 @@ def test_an_absolute_glob_works_through_a_folder_with_brackets(tree):
     [
         ("book.txt", "text", "bok.txt", "did you mean: .*book.txt"),
         ("empty.txt", "", "empty.txt", "no text"),
-        ("latin.md", b"caf\xe9", "latin.md", "not read: 1 not UTF-8\n.*iconv -f LATIN1"),
+        ("latin.md", b"caf\xe9", "latin.md", r"not read: 1 not UTF-8 \(latin.md\)\n.*iconv -f LATIN1"),
         ("cut.txt.gz", gzip.compress(b"cut off" * 50, mtime=0)[:-12], "cut.txt.gz", "gzip"),
         ("no.jsonl", "{not json", "no.jsonl", "no.jsonl:1"),
         ("key.jsonl", '{"txt": "a"}', "key.jsonl", "(?s)data.text_field.*did you mean: txt"),

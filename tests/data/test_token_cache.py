@@ -134,6 +134,13 @@ def test_the_longest_that_works_is_named(texts):
         checked(texts, BYTES, longest(facts, "test") + 1)
 
 
+def test_a_length_beyond_all_documents_is_said_in_multiples_too(texts):
+    longest_test = longest(read_facts(texts), "test")
+    with pytest.raises(UserError, match=r"is that long \(100x\)") as caught:
+        checked(texts, BYTES, 801, 8)
+    assert caught.value.hint == f"the longest that works is {longest_test - 1}, so {(longest_test - 1) // 8}x"
+
+
 def test_a_corpus_with_enough_bytes_may_have_too_few_tokens(texts):
     needed = longest(checked(texts, BYTES), "test")
     checked(texts, bpe(), needed)

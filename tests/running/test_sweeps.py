@@ -52,6 +52,7 @@ print('  a hint')
 sys.exit(1)
 """
 WRITES_DONE = "open('done', 'w').close()"
+RUNNING = """open('status.json', 'w').write('{"status": "running"}')\n"""
 
 
 def tasks_of(folder, *scripts, **settings):
@@ -103,9 +104,10 @@ def run_pool(tmp_path, monkeypatch, capsys):
         ("os.write(2, bytes(range(256)) * 4)\nos._exit(4)", "failed, exit code 4 before it was finished"),
         ("sys.exit(3)", "failed, exit code 3 before it was finished"),
         (SAYS_WHY, r"failed, [red]why\x1b"),
-        ("os.kill(os.getpid(), 15)", "interrupted, saved as far as it was"),
+        ("os.kill(os.getpid(), 15)", "interrupted, before anything was saved"),
+        (RUNNING + "os.kill(os.getpid(), 15)", "interrupted, saved as far as it was"),
     ],
-    ids=["killed", "aborted", "garbage", "exits", "says why", "stopped"],
+    ids=["killed", "aborted", "garbage", "exits", "says why", "stopped early", "stopped"],
 )  # fmt: skip
 def test_a_task_that_dies_is_listed_with_its_reason(run_pool, script, told):
     ended = run_pool(script)

@@ -281,6 +281,7 @@ def _content(file: Path, notes: Notes) -> bytes | None:
     problem = encoding_problem(content)
     if problem is not None:
         notes.left_out[problem] += 1
+        notes.examples.setdefault(problem, file.name)
         return None
     return content.removeprefix(BYTE_ORDER_MARK)
 

@@ -34,7 +34,7 @@ RECODINGS = {
     "UTF-16LE": "iconv -f UTF-16LE -t UTF-8 FILE > NEW",
     "UTF-16BE": "iconv -f UTF-16BE -t UTF-8 FILE > NEW",
     "UTF-32": "iconv -f UTF-32 -t UTF-8 FILE > NEW",
-    WITH_NUL: "tr -d '\\000' < FILE > NEW",
+    WITH_NUL: "a binary file? If it is a damaged text: tr -d '\\000' < FILE > NEW",
     NOT_UTF8: "iconv -f LATIN1 -t UTF-8 FILE > NEW",
 }
 LOOKED_AT = 4096  # the encoding of a file without a mark is guessed by so many of its bytes

@@ -26,7 +26,9 @@ from posenc.settings.tree import EvalSettings
 
 WAITING = "waiting"
 NOT_STARTED = "not started"
-SAVED = "saved as far as it was"  # of a task that a signal ended
+# of a task that a signal ended
+SAVED = "saved as far as it was"
+NOT_BEGUN = "before anything was saved"
 
 # The kernel kills with SIGKILL when memory runs out, but so does a person with kill -9.
 OUT_OF_MEMORY = (
@@ -118,7 +120,7 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
         return TaskOutcome(FINISHED)
     # a negative code: the signal came before posenc handled signals
     if exit_code in CODES.values() or -exit_code in CODES:
-        return TaskOutcome(INTERRUPTED, SAVED)
+        return TaskOutcome(INTERRUPTED, SAVED if read_status(task.directory) else NOT_BEGUN)
     status = read_status(task.directory)
     # With any other code the status may be that of an earlier process.
     if exit_code == 1 and task.evaluation is not None and status.get("status") == DIVERGED:
