@@ -104,7 +104,7 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     elif settings.extend.name != NONE:
         raise _extension_without_weights(settings.extend.name)
     step = check_step(settings)
-    if has_foreign_code(step.settings.encoding.plain(), settings.plugins):
+    if has_foreign_code(step.settings.encoding, settings.plugins):
         check_foreign_encoding(step.settings)
     if initial is not None:
         check_fit(initial, step.outline)
