@@ -15,7 +15,7 @@ from posenc.encodings.options import build_options
 from posenc.encodings.positions import position_limits
 from posenc.model.attention import Attention
 from posenc.model.decoder import Decoder, ModelShape, initialize
-from posenc.settings.tree import DataSettings, TokenizerSettings
+from posenc.settings.tree import DataSettings, EncodingSettings, TokenizerSettings
 from posenc.training.checkpoint import CheckpointPlan, Provenance
 from posenc.training.loop import Callbacks, train
 from posenc.training.optimizer import Optimization
@@ -66,7 +66,7 @@ def encoding_of(name, train_length=T, n_heads=2, head_dim=8, n_layers=2, **param
     shape = Shape(
         n_heads * head_dim, n_heads, head_dim, n_layers, train_length, position_limit, distance_limit
     )
-    return build_of_shape(shape, {"name": name, **params}, plugins)
+    return build_of_shape(shape, EncodingSettings(name=name, **params), plugins)
 
 
 def build(encoding, store, seed=0, positions=None, attention=Attention, attention_options=None, **params):

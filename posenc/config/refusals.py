@@ -196,11 +196,6 @@ def _keys_of_choices(group: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield choice, yaml.safe_load(path.read_text(encoding="utf-8")) or {}
 
 
-def missing_setting(key: str) -> UserError:
-    """Return the error for a setting without a value."""
-    return UserError(key, None, "is needed and has no default", hint=f"add {key}=...")
-
-
 def dotted_keys(config: Mapping[Any, Any], prefix: str = "") -> list[str]:
     """Return every key of nested settings, groups too: `train`, `train.lr`."""
     keys: list[str] = []

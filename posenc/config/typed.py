@@ -10,10 +10,10 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from posenc.config.hints import hint_at_several
-from posenc.config.refusals import dotted_keys, missing_setting, unknown_setting
+from posenc.config.refusals import dotted_keys, unknown_setting
 from posenc.core.errors import UserError, first_line
 from posenc.settings.base import is_filled_in
-from posenc.settings.errors import dotted, user_error
+from posenc.settings.errors import dotted, missing_value, user_error
 from posenc.settings.tree import EvalCommandSettings, RunSettings
 
 SETTINGS: dict[str, type[RunSettings] | type[EvalCommandSettings]] = {
@@ -63,7 +63,7 @@ def _plain_data(config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         key = str(getattr(error, "full_key", None) or "override")
         if isinstance(error, MissingMandatoryValue):
-            raise missing_setting(key) from error
+            raise missing_value(key) from error
         raise UserError(key, None, first_line(error)) from error
     settings: dict[str, Any] = plain
     return settings

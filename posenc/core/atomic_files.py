@@ -52,26 +52,40 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def folder_written_whole(path: Path, needed: int) -> Iterator[Path]:
-    """Yield a new folder for files, which is renamed to `path` once all of them are written and synced.
+def renamed_when_whole(temporary: Path, path: Path) -> Iterator[None]:
+    """Make the folder `temporary`, and rename it to `path` once the files in it are written and synced.
 
-    `path` does not exist, or is an empty folder. `needed` estimates the bytes of the files. Raises RunError.
+    Both are in one folder, which is made if needed. `path` does not exist at the end, or is an empty folder.
+    No other process uses the name `temporary`: what is under it was left by a killed one, and goes.
+    Raises OSError.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        sync(path.parent.parent)  # the folder of `path` may be new
+        yield
+        # Files first, then their folder, then its new name: a power cut at any time leaves no folder with
+        # half a file under its final name.
+        for file in temporary.iterdir():
+            sync(file)
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def folder_written_whole(path: Path, needed: int) -> Iterator[Path]:
+    """Yield a new folder for files, which is renamed to `path` as by renamed_when_whole.
+
+    It needs no lock: its name is that of this process. `needed` estimates the bytes of the files. Raises
+    RunError.
+    """
+    try:
         temporary = temporary_beside(path)
-        temporary.mkdir()
-        try:
+        with renamed_when_whole(temporary, path):
             yield temporary
-            # Every file is synced before the rename: a folder may get its final name on the disk before its
-            # files have content.
-            for file in temporary.iterdir():
-                sync(file)
-            sync(temporary)
-            temporary.replace(path)
-            sync(path.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise cannot_write(path, error, needed=needed, hint=WRITES_AGAIN) from error
 
@@ -142,15 +156,20 @@ def write_json_atomic(path: Path, data: object) -> None:
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON file that carries the sha256 of its content, as write_bytes_atomic."""
-    write_bytes_atomic(path, canonical({"content": value, "sha256": digest_of(value)}))
+    write_bytes_atomic(path, sealed(value))
+
+
+def sealed(value: dict[str, Any]) -> bytes:
+    """Return the bytes of a sealed file, for read_sealed."""
+    return canonical({"content": value, "sha256": digest_of(value)})
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
     """Return the content of a sealed file, or None if it is absent or damaged."""
     try:
-        sealed = json.loads(path.read_bytes())
-        content: dict[str, Any] = sealed["content"]
-        return content if sealed["sha256"] == digest_of(content) else None
+        stored = json.loads(path.read_bytes())
+        content: dict[str, Any] = stored["content"]
+        return content if stored["sha256"] == digest_of(content) else None
     # What is damaged is made again by the caller, so that it makes no difference how it is damaged.
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

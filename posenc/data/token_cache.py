@@ -1,7 +1,7 @@
 """The token cache: the tokens of a corpus in one array on disk, which is verified when it is opened.
 
 `tokens/<key>/` holds `manifest.json`, `documents.json`, `tokens.bin` and, if tokens are not bytes,
-`token_bytes.bin`. The folder is written under another name and renamed, so a kill leaves no half of it.
+`token_bytes.bin`. The folder is written whole, as by renamed_when_whole: a kill leaves no half of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posenc.core.atomic_files import canonical, digest_of, read_sealed, sha256_of_file, sync, write_sealed
+from posenc.core.atomic_files import (
+    canonical,
+    digest_of,
+    read_sealed,
+    renamed_when_whole,
+    sealed,
+    sha256_of_file,
+)
 from posenc.core.errors import UserError
 from posenc.core.paths import cache_dir
 from posenc.core.progress import Title, progress_of
@@ -126,19 +133,13 @@ def write_entry(
     Raises UserError if there are no tokens.
     """
     folder = entry.with_name(f".{entry.name}")
-    shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left one
-    folder.mkdir(parents=True)
-    try:
+    with renamed_when_whole(folder, entry):
         # The smallest type that holds every id. Little-endian on every machine, as the manifest says.
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1).newbyteorder("<")
         _write_tokens(folder, tokenizer, dtype, documents)
         # An empty file cannot be mapped into memory.
         if not (folder / TOKENS).stat().st_size:
             raise UserError("data", name, "holds no text")
-        files = sorted(folder.iterdir())
-        for file in files:
-            # Before the rename, or a crash of the machine could leave a folder with empty files.
-            sync(file)
         manifest = {
             "layout": LAYOUT,
             "corpus": name,
@@ -146,15 +147,11 @@ def write_entry(
             "tokenizer": tokenizer.identity(),
             "vocab_size": tokenizer.vocab_size,
             "dtype": dtype.str,
-            "files": {file.name: sha256_of_file(file) for file in files},
+            "files": {file.name: sha256_of_file(file) for file in sorted(folder.iterdir())},
         }
         # The last file: it holds the hashes of the others.
-        write_sealed(folder / MANIFEST, manifest)
+        (folder / MANIFEST).write_bytes(sealed(manifest))
         shutil.rmtree(entry, ignore_errors=True)  # an older one that is damaged
-        folder.rename(entry)
-        sync(entry.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_tokens(

@@ -12,6 +12,7 @@ from posenc.core.paths import choice_file
 from posenc.core.plugins import source_hash
 from posenc.encodings.registry import encoding_class, list_encodings, plugin_parameters
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
+from posenc.settings.tree import EncodingSettings
 
 # torch takes 1.5 s or more to import, and a list of names must not wait for it. So the functions below import
 # `Encoding` and `Shape` where they use them.
@@ -42,15 +43,14 @@ def part_parameters(cls: type[Encoding]) -> list[str]:
     return [key for key, kind in parameters_of(cls).items() if kind == list[Encoding]]
 
 
-def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the `encoding` settings as a run stores them: typed (base=10000 is 10000.0), parts in full."""
-    name = settings.get("name")
-    if not isinstance(name, str):
-        problem = "is missing" if name is None else "must be a name"
-        raise UserError("encoding.name", name, problem, allowed=list_encodings(plugins))
-    cls = encoding_class(name, plugins)
+def resolve_encoding(settings: EncodingSettings, plugins: Sequence[str] = ()) -> EncodingSettings:
+    """Return the settings as a run stores them: typed (base=10000 is 10000.0), and parts in full.
+
+    Parts stay plain data, as the parameters of any choice.
+    """
+    cls = encoding_class(settings.name, plugins)
     # The defaults of the signature, which a class without a YAML file has.
-    parameters = {**defaults_of(cls), **without_name(settings)}
+    parameters = {**defaults_of(cls), **settings.parameters}
     parts = {key: parameters[key] for key in part_parameters(cls) if key in parameters}
     # The signature asks for built encodings, but the settings have names or mappings. So the signature is
     # checked with empty lists in their place, and the parts are checked one by one below.
@@ -58,7 +58,13 @@ def resolve_encoding(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -
     checked = check_arguments(cls, without_parts, "encoding")
     for key, value in parts.items():
         checked[key] = _resolve_parts(value, f"encoding.{key}", plugins)
-    return {"name": name, **checked}
+    return _from_plain({"name": settings.name, **checked})
+
+
+def _from_plain(plain: Mapping[Any, Any]) -> EncodingSettings:
+    """Return the settings of an encoding from plain data with its name."""
+    # A YAML may have numbers as keys. No parameter has such a name, and the signature says so.
+    return EncodingSettings.model_validate({str(key): value for key, value in plain.items()})
 
 
 def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict[str, Any]]:
@@ -68,23 +74,24 @@ def _resolve_parts(parts: object, key: str, plugins: Sequence[str]) -> list[dict
     resolved: list[dict[str, Any]] = []
     for i, part in enumerate(parts):
         key_of_part = f"{key}[{i}]"
-        settings = {"name": part} if isinstance(part, str) else part
-        if not (isinstance(settings, Mapping) and isinstance(settings.get("name"), str)):
+        plain = {"name": part} if isinstance(part, str) else part
+        if not (isinstance(plain, Mapping) and isinstance(plain.get("name"), str)):
             allowed = "a name, or a mapping such as {name: rope, base: 500000.0}"
             raise UserError(key_of_part, part, "not an encoding", allowed=allowed)
         try:
-            resolved.append(resolve_encoding(_with_defaults(settings, plugins), plugins))
+            settings = _with_defaults(_from_plain(plain), plugins)
+            resolved.append(resolve_encoding(settings, plugins).plain())
         except UserError as error:
             # Parts may have parts, so each level adds where in its list the wrong one stands.
             raise error.within(f"in {key_of_part}") from None
     return resolved
 
 
-def _with_defaults(settings: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
+def _with_defaults(settings: EncodingSettings, plugins: Sequence[str]) -> EncodingSettings:
     """Return the settings; those that are missing have the values of the YAML."""
-    encoding_class(settings["name"], plugins)  # refuses an unknown name before it becomes part of a path
-    name = settings["name"]
-    return {**default_parameters(name), **plugin_parameters(name, plugins), **settings}
+    name = settings.name
+    encoding_class(name, plugins)  # refuses an unknown name before it becomes part of a path
+    return _from_plain({**default_parameters(name), **plugin_parameters(name, plugins), **settings.plain()})
 
 
 def build_encoding(
@@ -104,36 +111,38 @@ def build_encoding(
     from posenc.encodings.base import Shape
 
     plugins = parameters.pop("plugins", ())
+    if not isinstance(name, str):
+        raise UserError("encoding.name", name, "must be a name", allowed=list_encodings(plugins))
     shape = Shape(d_model, n_heads, head_dim, n_layers, train_length)
-    return build_of_shape(shape, {"name": name, **parameters}, plugins)
+    return build_of_shape(shape, EncodingSettings(name=name, **parameters), plugins)
 
 
-def build_of_shape(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> Encoding:
+def build_of_shape(shape: Shape, settings: EncodingSettings, plugins: Sequence[str] = ()) -> Encoding:
     """Build an encoding from its settings. Those left out have the values of its YAML. Raises UserError."""
     complete_settings = resolve_encoding(_with_defaults(settings, plugins), plugins)
     return _build(shape, complete_settings, plugins)
 
 
-def _build(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str]) -> Encoding:
+def _build(shape: Shape, settings: EncodingSettings, plugins: Sequence[str]) -> Encoding:
     """Build an encoding, and before it the encodings that are its parts, from complete settings."""
     from posenc.encodings.hook_arguments import check_hook_arguments
 
-    cls = encoding_class(settings["name"], plugins)
+    cls = encoding_class(settings.name, plugins)
     check_hook_arguments(cls)
-    parameters = without_name(settings)
+    parameters = settings.parameters
     for key in part_parameters(cls):
         # From the inside out: a class takes built encodings as its parts.
         parameters[key] = [
-            _build_part(shape, part, plugins, f"encoding.{key}[{number}]")
+            _build_part(shape, _from_plain(part), plugins, f"encoding.{key}[{number}]")
             for number, part in enumerate(parameters[key])
         ]
     try:
         return cls(shape, **parameters)
     except ValueError as error:
-        raise UserError("encoding", settings["name"], str(error)) from error
+        raise UserError("encoding", settings.name, str(error)) from error
 
 
-def _build_part(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str], place: str) -> Encoding:
+def _build_part(shape: Shape, settings: EncodingSettings, plugins: Sequence[str], place: str) -> Encoding:
     """Build an encoding that is a part of another one. Raises UserError, which says where it stands."""
     try:
         return _build(shape, settings, plugins)
@@ -141,13 +150,13 @@ def _build_part(shape: Shape, settings: Mapping[str, Any], plugins: Sequence[str
         raise error.within(f"in {place}") from None
 
 
-def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict[str, Any]:
+def sources_of(settings: EncodingSettings, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return what identifies the code of an encoding and of its parts, for a run's hash.
 
     For posenc's own classes it is the revision. For all others it is also a hash of the text of their module
     and its helpers, since nobody raises a revision while trying things out.
     """
-    cls = encoding_class(settings["name"], plugins)
+    cls = encoding_class(settings.name, plugins)
     # Of posenc's own code a hash would change with every comment, and no run would be found again.
     source = source_hash(cls) if _is_foreign(cls) else None
     # The revision of foreign code as well, which its author may raise when a helper elsewhere changes.
@@ -158,18 +167,18 @@ def sources_of(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> dict
     return sources
 
 
-def has_foreign_code(settings: Mapping[str, Any], plugins: Sequence[str] = ()) -> bool:
+def has_foreign_code(settings: EncodingSettings, plugins: Sequence[str] = ()) -> bool:
     """Tell whether the class of an encoding, or of one of its parts, is not one of posenc's."""
-    cls = encoding_class(settings["name"], plugins)
+    cls = encoding_class(settings.name, plugins)
     parts = _settings_of_parts(cls, settings)
     return _is_foreign(cls) or any(has_foreign_code(part, plugins) for part in parts)
 
 
-def _settings_of_parts(cls: type[Encoding], settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _settings_of_parts(cls: type[Encoding], settings: EncodingSettings) -> list[EncodingSettings]:
     """Return the settings of the encodings that are parts of another one; most have none."""
-    parts: list[Mapping[str, Any]] = []
+    parts: list[EncodingSettings] = []
     for key in part_parameters(cls):
-        parts += settings[key]
+        parts += map(_from_plain, settings.parameters[key])
     return parts
 
 

@@ -45,13 +45,6 @@ class ModelShape:
         """Return the width of a head."""
         return self.d_model // self.n_heads
 
-    @property
-    def n_block_weights(self) -> int:
-        """Count the weights of the blocks, without those of the encoding."""
-        attention_weights = 4 * self.d_model**2  # the maps to query, key and value, and the output map
-        mlp_weights = 2 * self.mlp_ratio * self.d_model**2
-        return self.n_layers * (attention_weights + mlp_weights)
-
 
 class Mlp(nn.Module):
     """Apply two linear maps with a squared ReLU between them (Primer, arXiv 2109.08668)."""
@@ -260,6 +253,11 @@ def count_parameters(model: Decoder) -> ParameterCounts:
         encoding=_count_numbers(model.encoding),
         options=_count_numbers(model.options),
     )
+
+
+def count_block_weights(model: Decoder) -> int:
+    """Count the trained parameters of the blocks, which are without those of the encoding and its options."""
+    return _count_numbers(model.blocks)
 
 
 def _count_numbers(module: nn.Module) -> int:

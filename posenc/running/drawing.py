@@ -10,7 +10,6 @@ import torch
 from posenc.config.compose import compose_one
 from posenc.config.keys import group_of, key_of
 from posenc.config.overrides import CommandLine, refuse_others
-from posenc.config.refusals import missing_setting
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import RunError, UserError, plural, visible
 from posenc.core.paths import choice_file, load_yaml
@@ -29,6 +28,7 @@ from posenc.running.model_parts import VOCABULARY, build_model, check_parts
 from posenc.running.plan_evaluation import plan_evaluation
 from posenc.running.stored_run import load_model, stored_run
 from posenc.settings.base import Choice
+from posenc.settings.errors import missing_value
 from posenc.settings.tree import NONE, EncodingSettings, EvalCommandSettings, ExtendRequest, RunSettings
 
 GROUPS_IN_TITLE = ("encoding", "attention", "positions")
@@ -69,7 +69,7 @@ def _of_run(line: CommandLine) -> Picture:
     refuse_others(line, GROUPS_OF_RUN, "a run that is trained")
     settings = compose_one("eval", line, "run").eval_settings
     if settings.run is None:  # run=null
-        raise missing_setting("run")
+        raise missing_value("run")
     run = stored_run(settings.run, settings.plugins)
     model = load_model(run.settings, run.shape, run.checkpoint)
     run_fact = f"run {run.directory.resolve().name}, step {run.checkpoint.step}"

@@ -116,6 +116,7 @@ def plan_given_model(given: GivenModel) -> Job:
         tracking=TrackingSettings(name=NONE),
         corpus_facts=facts,
         shape=None,
+        block_weights=None,
         device=given.device,
         evaluation=evaluation,
         # Nobody knows what the model was trained on, so no reference of this text is measured beside it.

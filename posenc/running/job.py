@@ -53,6 +53,7 @@ class Job:
     tracking: TrackingSettings
     corpus_facts: CorpusFacts
     shape: ModelShape | None  # of a run's decoder; None for a given model
+    block_weights: int | None  # of that decoder, without its embedding and encoding; None for a given model
     device: torch.device
     evaluation: Evaluation
     is_own_text: bool = True  # whether the model was trained on the corpus that it is measured on

@@ -22,7 +22,6 @@ from posenc.running.checks import check_model
 from posenc.settings.tree import (
     NONE,
     AttentionSettings,
-    EncodingSettings,
     ExtendSettings,
     OptimSettings,
     PositionsSettings,
@@ -135,9 +134,8 @@ def check_parts(settings: RunSettings) -> RunSettings:
     In the result each choice has all its parameters, with those of its YAML and its class filled in. Raises
     UserError.
     """
-    encoding = resolve_encoding(settings.encoding.plain(), settings.plugins)
     return settings.with_changes(
-        encoding=EncodingSettings.model_validate(encoding),
+        encoding=resolve_encoding(settings.encoding, settings.plugins),
         attention=AttentionSettings.model_validate(resolve_attention(settings.attention.plain())),
         positions=PositionsSettings.model_validate(check_positions(settings.positions.plain())),
         extend=ExtendSettings.model_validate(resolve_extend(settings.extend.plain())),
@@ -182,7 +180,7 @@ def build_decoder(settings: RunSettings, shape: ModelShape, vocab_size: int) -> 
             position_limit=position_limit,
             distance_limit=distance_limit,
         )
-        encoding = build_of_shape(sizes, settings.encoding.plain(), settings.plugins)
+        encoding = build_of_shape(sizes, settings.encoding, settings.plugins)
         if attention.is_decoupled and not encoding.decouples:
             raise _not_decoupled(settings)
         options = build_options(
@@ -243,7 +241,7 @@ def _train_extended(model: Decoder, settings: RunSettings) -> None:
 
 def code_of(settings: RunSettings, model: Decoder) -> dict[str, Any]:
     """Return which code the numbers depend on, for the run's hash, and to be stored with the weights."""
-    code = sources_of(settings.encoding.plain(), settings.plugins)
+    code = sources_of(settings.encoding, settings.plugins)
     options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
     # A run without options keeps the hash that it had before there were any.
     return {**code, "options": options} if options else code

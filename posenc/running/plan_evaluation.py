@@ -10,6 +10,7 @@ from posenc.core.atomic_files import why_not_writable
 from posenc.core.errors import UserError
 from posenc.data import check_plant, check_tokenizer
 from posenc.evaluation.resolve import Evaluation, default_eval_settings, resolve_evaluation
+from posenc.model.decoder import count_block_weights
 from posenc.running.checks import check_name, check_positions_reach
 from posenc.running.job import Job
 from posenc.running.measured_text import TrainedOn, text_to_measure
@@ -74,6 +75,7 @@ def plan_evaluation(settings: EvalCommandSettings, *, keeps_records: bool = True
         tracking=settings.tracking,
         corpus_facts=facts,
         shape=stored.shape,
+        block_weights=count_block_weights(stored.outline),
         device=resolve_device(settings.device),
         evaluation=evaluation,
         is_own_text=is_own_text,

@@ -19,6 +19,7 @@ from posenc.data import (
 from posenc.data.planted import planted_windows
 from posenc.encodings.building import has_foreign_code
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation, suited_to
+from posenc.model.decoder import count_block_weights
 from posenc.running.checks import (
     check_length_schedule,
     check_name,
@@ -69,6 +70,7 @@ def plan_training(settings: RunSettings) -> Job:
         tracking=run.settings.tracking,
         corpus_facts=run.facts,
         shape=step.shape,
+        block_weights=count_block_weights(step.outline),
         device=step.device,
         evaluation=training.evaluation,
         training=Training(
@@ -104,7 +106,7 @@ def _checked(settings: RunSettings) -> CheckedTraining:
     elif settings.extend.name != NONE:
         raise _extension_without_weights(settings.extend.name)
     step = check_step(settings)
-    if has_foreign_code(step.settings.encoding.plain(), settings.plugins):
+    if has_foreign_code(step.settings.encoding, settings.plugins):
         check_foreign_encoding(step.settings)
     if initial is not None:
         check_fit(initial, step.outline)

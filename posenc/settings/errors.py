@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from posenc.core.errors import UserError, nearest
 from posenc.settings.base import keys_of_users
-from posenc.settings.numbers import as_written, hint_at_number
+from posenc.settings.numbers import LARGEST_WHOLE, as_written, hint_at_number
 
 TYPE_WORDS = {
     int: "a whole number",
@@ -31,60 +33,103 @@ RAISED_BY_NUMBERS = ("wrong_type", "too_large", "out_of_range")  # posenc.settin
 UNION_TAGS = ("word", "value")
 
 
+@dataclass(frozen=True)
+class Words:
+    """Say what the errors call a key, and how it gets a value.
+
+    Only in this do the errors of settings differ from those of parameters.
+    """
+
+    noun: str
+    missing: str  # the problem of a key without a value
+    how_to_give: str  # `{key}` stands for the key
+
+
+# The YAML in conf/ has nearly all values: only `~key` takes one away, and a `???` asks the user for one.
+SETTING = Words("setting", "is needed and has no default", "add {key}=...")
+# The function or class may be an author's, who can give the value in three places.
+PARAMETER = Words(
+    "parameter",
+    "has no default and no value",
+    "say it here: {key}=VALUE, in its YAML, or as a default in its class",
+)
+
+
 def user_error(error: ValidationError, model: type[BaseModel], prefix: str = "") -> UserError:
     """Return the first thing that a settings type refused as a UserError; `prefix` goes before its key."""
-    # the first of several errors: the user mends it and sees the next
-    first = error.errors(include_url=False)[0]
-    kind = first["type"]
-    value = first["input"]
+    first = first_refusal(error)
     path = [part for part in first["loc"] if part not in UNION_TAGS]
     key = dotted(path, prefix)
-    field = field_at(model, path)
+    if first["type"] == "extra_forbidden":
+        return unknown_key(key, first["input"], known_keys(model, path[:-1]))
+    is_in_list = any(isinstance(part, int) for part in path)
+    if first["type"] == "missing" and is_in_list:  # no override names a place in a list
+        return UserError(key, None, SETTING.missing)
+    return refused_value(first, key, field_at(model, path), SETTING)
+
+
+# --- The errors of settings and of parameters
+
+
+def first_refusal(error: ValidationError) -> ErrorDetails:
+    """Return the first of several errors: the user mends it and sees the next."""
+    return error.errors(include_url=False)[0]
+
+
+def refused_value(refusal: ErrorDetails, key: str, field: FieldInfo | None, words: Words) -> UserError:
+    """Return the error for a value that is missing, or that its field does not take.
+
+    `field` is None if no type declares the key.
+    """
+    kind = refusal["type"]
+    value = refusal["input"]
     if kind == "missing":
-        is_in_list = any(isinstance(part, int) for part in path)  # no override names a place in a list
-        hint = "" if is_in_list else f"add {key}=..."
-        return UserError(key, None, "is needed and has no default", hint=hint)
-    if kind == "extra_forbidden":
-        return unknown_key(key, value, known_keys(model, path[:-1]))
+        return missing_value(key, words)
     if value is None:
         return UserError(key, "null", "must be given", allowed=allowed_values(field))
     if kind == "literal_error":
-        return _not_a_choice(key, value, field)
-    annotation = None if field is None else field.annotation
-    if _takes_whole_numbers(annotation):
-        value = as_written(value)  # YAML made a float of 4e6
-    problem = problem_of(kind, first["msg"], annotation)
-    return UserError(key, value, problem, allowed=allowed_values(field), hint=hint_at_number(value))
+        refused = UserError(key, value, "not one of its choices", allowed=allowed_values(field))
+        refused.nearest = nearest(str(value), choices_of(field))
+        return refused
+    takes_whole_numbers = field is not None and int in _types_in(field.annotation)
+    written = as_written(value) if takes_whole_numbers else value  # YAML made a float of 4e6
+    problem = _problem_of(refusal, takes_whole_numbers)
+    allowed = allowed_values(field)
+    if kind == "too_large" and not _has_upper_bound(field):
+        allowed = f"up to {LARGEST_WHOLE}"
+    return UserError(key, written, problem, allowed=allowed, hint=hint_at_number(value))
 
 
-def _not_a_choice(key: str, value: object, field: FieldInfo | None) -> UserError:
-    """Return the error for a value that is not among the words that a field takes."""
-    close = nearest(str(value), choices_of(field))
-    hint = f"did you mean: {close}" if close else ""
-    return UserError(key, value, "not one of its choices", allowed=allowed_values(field), hint=hint)
+def missing_value(key: str, words: Words = SETTING) -> UserError:
+    """Return the error for a key that has no value."""
+    return UserError(key, None, words.missing, hint=words.how_to_give.format(key=key))
 
 
-def problem_of(kind: str, message: str, annotation: Any) -> str:
-    """Return what is wrong with a value, by the kind of pydantic's error and the type that was declared."""
-    if kind in TOO_SMALL:
-        return "too small" if _takes_whole_numbers(annotation) else "out of range"
-    if kind in TOO_LARGE:
-        return "too large" if _takes_whole_numbers(annotation) else "out of range"
-    if kind in RAISED_BY_NUMBERS:
-        return message
-    if kind == "too_short":
-        return "is empty"
-    return "wrong type"
-
-
-def unknown_key(key: str, value: object, siblings: Sequence[str]) -> UserError:
-    """Return the error for a setting that does not exist, with the nearest one that does."""
+def unknown_key(key: str, value: object, siblings: Sequence[str], words: Words = SETTING) -> UserError:
+    """Return the error for a key that does not exist, with the nearest one that does."""
     parent, _, name = key.rpartition(".")
     close = nearest(name, siblings)
     hint = ""
     if close:
         hint = f"did you mean: {parent}.{close}" if parent else f"did you mean: {close}"
-    return UserError(key, value, "there is no such setting", allowed=", ".join(sorted(siblings)), hint=hint)
+    allowed = ", ".join(sorted(siblings)) or f"none: it has no {words.noun}s"
+    return UserError(key, value, f"there is no such {words.noun}", allowed=allowed, hint=hint)
+
+
+def _problem_of(refusal: ErrorDetails, takes_whole_numbers: bool) -> str:
+    """Return what is wrong with a value, by the kind of pydantic's error."""
+    kind = refusal["type"]
+    problem = "wrong type"
+    if kind in TOO_SMALL:
+        problem = "too small" if takes_whole_numbers else "out of range"
+    elif kind in TOO_LARGE:
+        problem = "too large" if takes_whole_numbers else "out of range"
+    elif kind in RAISED_BY_NUMBERS:
+        problem = refusal["msg"]
+    elif kind == "too_short":
+        problem = "is empty"
+    # The value alone does not say it: the text "4e6" is printed as the number is.
+    return f"{problem} ({type(refusal['input']).__name__})" if problem == "wrong type" else problem
 
 
 def dotted(path: Sequence[str | int], prefix: str = "") -> str:
@@ -200,9 +245,19 @@ def _bounds(metadata: Sequence[Any]) -> str:
     return text
 
 
-def _takes_whole_numbers(annotation: Any) -> bool:
-    """Tell whether a type takes whole numbers."""
-    return int in _types_in(annotation)
+def _has_upper_bound(field: FieldInfo | None) -> bool:
+    """Tell whether the numbers that a field takes have a largest one."""
+    return field is not None and _is_bounded(field.annotation, field.metadata)
+
+
+def _is_bounded(annotation: Any, metadata: Sequence[Any]) -> bool:
+    """Tell whether a type, or a part of it such as that of `Whole | None`, has an upper bound."""
+    if any(isinstance(bound, annotated_types.Le | annotated_types.Lt) for bound in metadata):
+        return True
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _is_bounded(arguments[0], arguments[1:])
+    return any(_is_bounded(argument, ()) for argument in arguments)
 
 
 def _types_in(annotation: Any) -> set[Any]:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from posenc.core.errors import UserError, nearest
+from posenc.core.errors import UserError
 from posenc.settings.base import Choice
-from posenc.settings.errors import describe, dotted, problem_of
-from posenc.settings.numbers import LARGEST_WHOLE, Flag, Number, Whole, hint_at_number
+from posenc.settings.errors import PARAMETER, dotted, first_refusal, refused_value, unknown_key
+from posenc.settings.numbers import Flag, Number, Whole
 
 # the types of an author's signature, and the types of settings that check their values
 SETTINGS_TYPES: dict[Any, Any] = {int: Whole, float: Number, bool: Flag}
@@ -48,11 +49,15 @@ def check_arguments(
     declared = parameters_of(function)
     for name, value in arguments.items():
         if name not in declared:
-            raise _no_such_parameter(prefix, name, value, list(declared))
+            raise unknown_key(f"{prefix}.{name}", value, list(declared), PARAMETER)
     try:
         checked = parameters_model(function).model_validate(dict(arguments))
     except ValidationError as error:
-        raise _refused(error, declared, prefix) from None
+        first = first_refusal(error)
+        path = first["loc"]
+        # as the author declared it: the settings type of a union does not say what it takes
+        field = FieldInfo.from_annotation(declared[str(path[0])])
+        raise refused_value(first, dotted(path, prefix), field, PARAMETER) from None
     return {name: getattr(checked, name) for name in arguments}
 
 
@@ -130,36 +135,3 @@ def _union_type(options: tuple[Any, ...]) -> Any:
         raise PydanticCustomError("wrong_type", "wrong type")
 
     return Annotated[Any, BeforeValidator(by_first_accepting_option)]
-
-
-# --- Errors
-
-
-def _no_such_parameter(prefix: str, name: str, value: object, declared: list[str]) -> UserError:
-    """Return the error for a parameter that the signature does not have."""
-    close = nearest(name, declared)
-    allowed = ", ".join(sorted(declared)) or "none: it has no parameters"
-    hint = f"did you mean: {prefix}.{close}" if close else ""
-    return UserError(f"{prefix}.{name}", value, "there is no such parameter", allowed=allowed, hint=hint)
-
-
-def _refused(error: ValidationError, declared: Mapping[str, Any], prefix: str) -> UserError:
-    """Return the error for the first value that does not have the type of its parameter."""
-    first = error.errors(include_url=False)[0]
-    kind = first["type"]
-    value = first["input"]
-    path = first["loc"]
-    key = dotted(path, prefix)
-    annotation = declared[str(path[0])]
-    if kind == "missing":
-        hint = f"say it here: {key}=VALUE, in its YAML, or as a default in its class"
-        return UserError(key, None, "has no default and no value", hint=hint)
-    if kind == "literal_error":
-        written = "null" if value is None else value
-        return UserError(key, written, "not one of its choices", allowed=get_args(annotation))
-    problem = problem_of(kind, first["msg"], annotation)
-    if kind == "too_large":
-        return UserError(key, value, problem, allowed=f"up to {LARGEST_WHOLE}")
-    if problem == "wrong type":
-        problem += f" ({type(value).__name__})"
-    return UserError(key, value, problem, allowed=describe(annotation), hint=hint_at_number(value))

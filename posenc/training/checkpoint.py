@@ -26,7 +26,13 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from posenc.core.atomic_files import CONTINUES, cannot_write, check_room, sha256_of_file, sync
+from posenc.core.atomic_files import (
+    CONTINUES,
+    cannot_write,
+    check_room,
+    renamed_when_whole,
+    sha256_of_file,
+)
 from posenc.core.errors import RunError, first_few, first_line
 from posenc.model.decoder import Decoder
 from posenc.results.numbers import flat_texts
@@ -168,7 +174,10 @@ def save_checkpoint(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, so_f
     contents["manifest.json"] = json.dumps(manifest, indent=1).encode()
     path = plan.folder / f"step-{so_far.step:08d}"
     try:
-        _write_whole(path, contents)
+        # The lock of the run directory is held, so that the name is this process's own.
+        with renamed_when_whole(_hidden(path), path):
+            for name, content in contents.items():
+                (_hidden(path) / name).write_bytes(content)
     except OSError as error:
         needed = sum(tensor.nbytes for tensor in (*weights.values(), *moments.values()))
         raise cannot_write(path, error, needed=needed, hint=CONTINUES) from error
@@ -191,28 +200,14 @@ def _moments_of(model: Decoder, optimizer: AdamW) -> dict[str, Tensor]:
     return moments
 
 
-def _write_whole(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Write a folder of files and sync it. If that fails, the folder does not exist at all."""
-    temporary = path.with_name(f".tmp-{path.name}")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        sync(path.parent.parent)  # the folder of checkpoints may be new
-        # Files first, then their folder, then its new name: a power cut at any time leaves no checkpoint with
-        # half a file under its final name.
-        for name, content in contents.items():
-            (temporary / name).write_bytes(content)
-            sync(temporary / name)
-        sync(temporary)
-        temporary.rename(path)
-        sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+def _hidden(path: Path) -> Path:
+    """Return the name of a checkpoint that is only partly there, as drop_leftovers looks for it."""
+    return path.with_name(f".tmp-{path.name}")
 
 
 def _drop(path: Path) -> None:
     """Rename a checkpoint, then remove it, so that a kill in between does not leave half a checkpoint."""
-    renamed = path.with_name(f".tmp-{path.name}-dropped")
+    renamed = _hidden(path).with_name(f"{_hidden(path).name}-dropped")
     shutil.rmtree(renamed, ignore_errors=True)
     with contextlib.suppress(OSError):
         path.rename(renamed)

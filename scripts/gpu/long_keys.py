@@ -15,6 +15,7 @@ from posenc.encodings.base import Shape
 from posenc.encodings.building import build_of_shape
 from posenc.model import kernels
 from posenc.model.inputs import Heads, Layer
+from posenc.settings.tree import EncodingSettings
 
 HEADS = 8
 WIDTH = 64
@@ -57,7 +58,7 @@ def _difference(heads: Heads) -> float:
 def _by_blocks(heads: Heads) -> Tensor:
     keys = heads.k.shape[2]
     shape = Shape(HEADS * WIDTH, HEADS, WIDTH, 1, keys)
-    encoding = build_of_shape(shape, {"name": "nope"})
+    encoding = build_of_shape(shape, EncodingSettings(name="nope"))
     pos = torch.arange(keys, device=heads.k.device)
     no_input = heads.k.new_empty(0)  # this encoding does not read the layer's input
 

@@ -28,6 +28,7 @@ from posenc.laws.float64 import Float64
 from posenc.model import flex, kernels
 from posenc.model.decoder import Decoder, ModelShape, initialize
 from posenc.model.inputs import Heads, Layer
+from posenc.settings.tree import EncodingSettings
 from posenc.training.device import autocast, compiled_blocks
 from posenc.training.loop import NextTokenLoss, gradients
 
@@ -91,7 +92,7 @@ def _decoder(name: str, option: str, length: int, device: torch.device) -> Decod
     options = OPTIONS[option](sizes)
     limit = getattr(options[0], "limit", None) if options else None
     with suppress(UserError, ValueError):
-        encoding = build_of_shape(replace(sizes, position_limit=limit), {"name": name})
+        encoding = build_of_shape(replace(sizes, position_limit=limit), EncodingSettings(name=name))
         if any(refused.startswith(GROUPS[option]) for refused in encoding.refuses):
             return None
         decoder = Decoder(CHECKED, VOCABULARY, encoding, options)

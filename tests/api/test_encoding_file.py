@@ -17,6 +17,7 @@ from posenc.core.errors import UserError
 from posenc.encodings.building import build_encoding, resolve_encoding, sources_of
 from posenc.running.law_check import check_foreign_encoding
 from posenc.running.model_parts import check_parts
+from posenc.settings.tree import EncodingSettings
 
 TEXT = "some text"
 
@@ -41,21 +42,21 @@ def composed(*overrides):
 
 
 def test_a_part_of_a_sum_has_the_parameters_beside_its_plug_in(mine):
-    settings = resolve_encoding({"name": "sum", "parts": ["rope", "mine"]}, ["./mine.py"])
-    assert settings["parts"][1] == {"name": "mine", "strength": 1.5}
+    settings = resolve_encoding(EncodingSettings(name="sum", parts=["rope", "mine"]), ["./mine.py"])
+    assert settings.parameters["parts"][1] == {"name": "mine", "strength": 1.5}
 
 
 def test_a_parameter_of_a_part_wins_over_the_one_beside_its_plug_in(mine):
     part = {"name": "mine", "strength": 2}
-    settings = resolve_encoding({"name": "sum", "parts": ["rope", part]}, ["./mine.py"])
-    assert settings["parts"][1] == {"name": "mine", "strength": 2.0}
+    settings = resolve_encoding(EncodingSettings(name="sum", parts=["rope", part]), ["./mine.py"])
+    assert settings.parameters["parts"][1] == {"name": "mine", "strength": 2.0}
 
 
 def test_a_yaml_beside_a_plug_in_of_two_encodings_is_of_neither_part(mine):
     second = tiny.PLUGIN.replace("Mine", "Second").replace('"mine"', '"second"')
     mine.write_text(tiny.PLUGIN + second)
     with pytest.raises(UserError, match="strength"):
-        resolve_encoding({"name": "sum", "parts": ["second"]}, ["./mine.py"])
+        resolve_encoding(EncodingSettings(name="sum", parts=["second"]), ["./mine.py"])
 
 
 # --- Ways to name a file
@@ -325,7 +326,7 @@ def test_an_error_of_a_file_names_what_was_typed(working_folder, overrides, mess
 
 def test_a_file_that_changed_is_read_again(mine):
     """In a notebook the next call has the new text."""
-    settings = {"name": "mine", "strength": 1.5}
+    settings = EncodingSettings(name="mine", strength=1.5)
     before = sources_of(settings, ["./mine.py"])
     mine.write_text(tiny.PLUGIN.replace("log1p", "sqrt"))
     assert sources_of(settings, ["./mine.py"]) != before
@@ -345,7 +346,7 @@ def test_an_edited_helper_of_a_plug_in_is_other_code(working_folder, monkeypatch
     monkeypatch.syspath_prepend(working_folder)
     for name in ("pack", "pack.mine", "pack.helper"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    settings = {"name": "mine", "strength": 1.0}
+    settings = EncodingSettings(name="mine", strength=1.0)
     before = sources_of(settings, ["pack.mine"])
     (working_folder / "pack" / "helper.py").write_text("SCALE = 3.25\n")
     if is_noticed:

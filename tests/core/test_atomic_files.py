@@ -8,7 +8,12 @@ import sys
 import pytest
 
 from posenc.core import atomic_files
-from posenc.core.atomic_files import folder_written_whole, temporary_beside, write_text_atomic
+from posenc.core.atomic_files import (
+    folder_written_whole,
+    renamed_when_whole,
+    temporary_beside,
+    write_text_atomic,
+)
 from posenc.core.errors import RunError
 
 
@@ -55,6 +60,24 @@ def test_what_was_left_of_another_file_stays(tmp_path, dead_pid, monkeypatch):
 
 
 # --- Folders
+
+
+def test_a_folder_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
+    order = []
+    monkeypatch.setattr(
+        atomic_files, "sync", lambda path: order.append((path.name, (tmp_path / "out").exists()))
+    )
+    with renamed_when_whole(tmp_path / ".out", tmp_path / "out"):
+        (tmp_path / ".out" / "a").write_text("whole")
+    assert order[1:] == [("a", False), (".out", False), (tmp_path.name, True)]
+
+
+def test_what_a_killed_process_left_under_the_name_goes(tmp_path):
+    (tmp_path / ".out").mkdir()
+    (tmp_path / ".out" / "half").write_text("")
+    with renamed_when_whole(tmp_path / ".out", tmp_path / "out"):
+        (tmp_path / ".out" / "a").write_text("whole")
+    assert names_in(tmp_path / "out") == ["a"]
 
 
 def write_folder(path, error=None):

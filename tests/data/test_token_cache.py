@@ -8,6 +8,7 @@ import pytest
 import tiny
 from corpora import BYTES, bpe, documents_of, files
 
+from posenc.core import atomic_files
 from posenc.core.errors import RunError, UserError
 from posenc.data import check_lengths, corpus_notes, inspect, prepare, read_facts, token_cache
 from posenc.data.corpus import CorpusFacts, CorpusText, Figures
@@ -210,12 +211,13 @@ def test_a_big_endian_machine_writes_the_same_files(texts, cache, monkeypatch):
     assert (entry / "tokens.bin").read_bytes() == written
 
 
-@pytest.fixture(params=["sync", "write_sealed"])
+@pytest.fixture(params=[(atomic_files, "sync"), (token_cache, "sealed")], ids=["sync", "manifest"])
 def full_disk(request, monkeypatch):
     """A disk that is full in one of the steps of writing an entry."""
     full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     with monkeypatch.context() as patch:
-        patch.setattr(token_cache, request.param, full)
+        owner, call = request.param
+        patch.setattr(owner, call, full)
         yield patch
 
 

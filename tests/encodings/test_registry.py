@@ -14,11 +14,12 @@ from tiny_model import encoding_of
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
 from posenc.encodings import list_encodings, registry
-from posenc.encodings.building import resolve_encoding, sources_of
+from posenc.encodings.building import build_encoding, resolve_encoding, sources_of
 from posenc.encodings.other_names import OTHER_NAMES
 from posenc.encodings.registry import encoding_class, own_encodings
 from posenc.encodings.rope import RoPE
 from posenc.settings.signature import parameters_of
+from posenc.settings.tree import EncodingSettings
 
 PATHS = sorted((conf_dir() / "encoding").glob("*.yaml"))
 IMPORTED = "from posenc.encodings.rope import RoPE"  # not one of the module's own
@@ -114,7 +115,13 @@ def test_a_null_in_a_yaml_is_derived(path):
 def test_names_that_are_no_encodings_import_nothing(name, monkeypatch):
     monkeypatch.setattr(registry.importlib, "import_module", None)  # whoever calls it fails
     with pytest.raises(UserError, match="no such encoding"):
-        resolve_encoding({"name": name})
+        resolve_encoding(EncodingSettings(name=name))
+
+
+@pytest.mark.parametrize("name", [None, 3, ["rope"]])
+def test_a_name_that_is_no_text_is_refused(name):
+    with pytest.raises(UserError, match="must be a name"):
+        build_encoding(name, d_model=16, n_heads=2, head_dim=8, n_layers=1, train_length=8)
 
 
 def test_every_name_of_other_tools_leads_to_an_encoding():
@@ -140,8 +147,8 @@ def test_an_encoding_that_a_plugin_imports_is_not_its_own(plugin):
 
 def test_a_default_of_a_plugins_class_is_a_setting_like_others(plugin):
     """It is stored, and part of the run's identity."""
-    resolved = resolve_encoding({"name": "mine", "strength": 1}, [plugin])
-    assert resolved == {"name": "mine", "start": 2.0, "strength": 1.0}
+    resolved = resolve_encoding(EncodingSettings(name="mine", strength=1), [plugin])
+    assert resolved.plain() == {"name": "mine", "start": 2.0, "strength": 1.0}
 
 
 def test_a_wrong_name_is_compared_with_those_of_plugins(plugin):
@@ -163,7 +170,7 @@ def test_a_part_of_a_plugin_needs_the_plugin():
 
 
 def test_the_source_of_a_plugins_part_is_noted(plugin):
-    resolved = resolve_encoding({"name": "sum", "parts": PARTS}, [plugin])
+    resolved = resolve_encoding(EncodingSettings(name="sum", parts=PARTS), [plugin])
     of_posenc, of_plugin = sources_of(resolved, [plugin])["parts"]
     assert of_posenc == {"revision": 1, "source": None}
     assert re.fullmatch("[0-9a-f]{16}", of_plugin["source"])

@@ -15,8 +15,10 @@ from fake_runs import read_json, stamps
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.machine import threads_for
+from posenc.core.paths import choice_files
 from posenc.core.run_states import FINISHED
 from posenc.running.jobs import HELD, check_jobs
+from posenc.running.model_parts import build_model
 from posenc.running.run_directory import locked
 from posenc.running.sweep import pool as pool_module
 from posenc.running.sweep import process
@@ -479,6 +481,15 @@ def test_a_task_keeps_the_folder_of_yaml_and_is_no_sweep(tasks_of_line, working_
 
 def test_a_task_is_named_by_its_number_and_what_tells_it_from_others(tasks_of_line):
     assert [task.name for task in tasks_of_line()] == ["[1/2] seed=0", "[2/2] seed=1"]
+
+
+@pytest.mark.parametrize("attention", sorted(choice_files("attention")))
+def test_a_task_counts_the_weights_of_its_attention(working_folder, corpus, attention):
+    line = parse(["-m", *tiny.TINY, f"data.paths={corpus}", f"attention={attention}"])
+    (checked,) = check_jobs(compose_jobs("train", line))
+    (task,) = make_tasks("train", line, [checked])
+    model = build_model(checked.job.run_settings, checked.job.run_shape, vocab_size=256)
+    assert task.weights == sum(weight.numel() for weight in model.blocks.parameters())
 
 
 def test_a_name_that_may_be_a_path_has_no_quotes(working_folder):

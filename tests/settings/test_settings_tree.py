@@ -10,6 +10,7 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.settings.errors import user_error
+from posenc.settings.numbers import LARGEST_WHOLE
 from posenc.settings.stored import StoredSettingsError, read_settings
 from posenc.settings.tree import EvalCommandSettings, RunSettings, SubjectSettings
 
@@ -104,7 +105,9 @@ def test_a_place_is_no_part_of_a_tokenizer(composed):
         ("train.tokens", 2.5, "not a whole number"),
         ("train.tokens", 1e30, "=1e30: too large"),
         ("train.tokens", 10**400, "a number of 401 digits: too large"),
-        ("train.tokens", "many", "wrong type"),
+        ("train.tokens", "4e6", r"train.tokens=4e6: wrong type \(str\)"),
+        ("seed", 1e30, f"allowed: up to {LARGEST_WHOLE}"),
+        ("model.d_model", 1e30, "allowed: a whole number from 1 to 1000000"),
         ("train.compile", 1, "wrong type"),
         ("train.cuda_graph", "maybe", "train.cuda_graph=maybe"),
         ("train.precision", "fp16", "did you mean: bf16"),
@@ -122,6 +125,11 @@ def test_a_wrong_value_is_named_with_its_key(composed, key, value, problem):
     assert error.key.startswith(key)
     with pytest.raises(UserError, match=problem):
         raise error
+
+
+def test_a_word_is_suggested_before_what_is_allowed(composed):
+    _, *hints = refusal(composed, "train.precision", "fp16").text().splitlines()
+    assert hints == ["  did you mean: bf16", "  allowed: auto, fp32, bf16"]
 
 
 def test_whole_numbers_may_be_written_with_an_exponent(composed):

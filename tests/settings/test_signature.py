@@ -6,6 +6,7 @@ import pytest
 
 from posenc.core.errors import UserError
 from posenc.settings.base import Choice
+from posenc.settings.numbers import LARGEST_WHOLE
 from posenc.settings.signature import check_arguments, check_choice, defaults_of, parameters_of
 
 
@@ -106,6 +107,23 @@ def test_an_unknown_key_gets_the_nearest_one() -> None:
 def test_an_unknown_word_gets_the_nearest_one() -> None:
     with pytest.raises(UserError, match="did you mean: interleaved"):
         check(layout="interleave")
+
+
+@pytest.mark.parametrize("key", ["base", "layout", "parts"])
+def test_null_must_be_given(key: str) -> None:
+    with pytest.raises(UserError, match=rf"group\.{key}=null: must be given"):
+        check(**{key: None})
+
+
+def test_a_number_that_is_too_large_is_printed_as_it_was_written() -> None:
+    with pytest.raises(UserError, match=r"group\.count=1e30: too large") as caught:
+        check(count=1e30)
+    assert caught.value.allowed == f"up to {LARGEST_WHOLE}"
+
+
+def test_a_function_without_parameters_says_so() -> None:
+    with pytest.raises(UserError, match="allowed: none: it has no parameters"):
+        check_arguments(lambda: None, {"base": 1}, "group")
 
 
 def test_only_keyword_parameters_are_settings() -> None:

@@ -117,7 +117,7 @@ def test_a_checkpoint_of_another_run_is_refused(folder, store):
 # --- A full disk
 
 NO_SPACE = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-WRITES = [(Path, "write_bytes"), (checkpoint, "sync")]
+WRITES = [(Path, "write_bytes"), (atomic_files, "sync")]
 
 
 @pytest.mark.parametrize(("owner", "call"), WRITES)

@@ -204,7 +204,8 @@ def _needs_of(job: Job, cores: int) -> _Needs:
         longest = job.evaluation.lengths.longest
         of_passes = model.memory(job.evaluation.settings.batch_tokens, longest, longest)
         return _Needs(sizes.parameters, cores, PROCESS_BYTES + of_passes + sizes.bytes_of_copy)
-    weights = job.run_shape.n_block_weights
+    weights = job.block_weights
+    assert weights is not None  # only a given model has none, and it is an unloaded one in a sweep
     return _Needs(weights, threads_for(weights, cores), PROCESS_BYTES + BYTES_A_TRAINED_WEIGHT * weights)
 
 
