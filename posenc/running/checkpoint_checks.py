@@ -6,12 +6,14 @@ BERT as a language model that sees the text to be predicted, and only logs that.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from posenc.core.errors import UserError, first_line
 from posenc.core.paths import expanded
 from posenc.evaluation.models.causality import CAUSAL_MODELS
 from posenc.running.hf_checkpoint import ADAPTER, HfCheckpoint, import_transformers, own_class
+from posenc.running.stored_tensors import SINGLE_FILE, is_whole, safetensors_files
 
 # Encoders that transformers also makes a decoder of, if is_decoder says so. GPT-NeoX has the same setting and
 # no use for it, and BartForCausalLM sets it itself, so that the setting alone does not tell.
@@ -79,6 +81,18 @@ def _check_weight_files(transformers: Any, checkpoint: HfCheckpoint) -> None:
         raise UserError(
             "subject.path", checkpoint.path, "its weights are missing", allowed=allowed, hint=hint
         )
+    _check_safetensors(checkpoint.path, folder)
+
+
+def _check_safetensors(path: str, folder: Path) -> None:
+    """Raise UserError if one of several files with weights is missing, or if one is cut."""
+    for file in safetensors_files(folder):
+        is_one_of_several = file.name != SINGLE_FILE  # without a single file the weights are of another kind
+        if is_whole(file) or not (file.is_file() or is_one_of_several):
+            continue
+        state = "is cut or damaged" if file.is_file() else "is missing, which its index names"
+        hint = "load it again: hf download NAME, or git lfs pull"
+        raise UserError("subject.path", path, f"{file.name} {state}", hint=hint)
 
 
 def check_quantisation(checkpoint: HfCheckpoint) -> None:

@@ -130,7 +130,8 @@ def note_on_lengths(wanted: Sequence[int], fitted: Sequence[int], texts: LongTex
     n_documents = texts.count(shortest)
     documents = plural(n_documents, f"{texts.split} document")
     verb = "is" if n_documents == 1 else "are"
-    return f"lengths    without {names}: {documents} of {texts.name} {verb} longer than {shortest:,} tokens"
+    estimate = f"{documents} of {texts.name} {verb} longer than {shortest:,} tokens, by a sample"
+    return f"lengths    without {names}: {estimate}"
 
 
 # --- memory

@@ -142,7 +142,8 @@ def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
             key = "subject.attention"
             hint = "leave it out: transformers chooses one that works"
             raise UserError(key, checkpoint.attention, first_line(error), hint=hint) from error
-        raise _reading_error(checkpoint.path, checkpoint.access, error) from error
+        problem = "no model can be made from its config.json"
+        raise _reading_error(checkpoint.path, checkpoint.access, error, problem) from error
     return model
 
 
@@ -329,4 +330,6 @@ def _message_of(error: Exception) -> str:
     # huggingface_hub's checks of a configuration write a title that ends so, and the reason below it.
     if len(lines) > 1 and lines[0].endswith(":"):
         return " ".join(lines[:2])
+    if isinstance(error, KeyError):  # its text is the key alone, such as a rope_type that does not exist
+        return f"transformers has no {error}"
     return first_line(error)

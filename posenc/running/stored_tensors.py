@@ -13,6 +13,7 @@ from posenc.running.hf_checkpoint import HfCheckpoint, folder_of
 
 # What reading a file raises that is cut, or that somebody else wrote.
 DAMAGES = (OSError, ValueError, KeyError, TypeError, AttributeError)
+SINGLE_FILE = "model.safetensors"  # of a model that is not cut into several files
 LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, in so many bytes
 
 
@@ -31,20 +32,30 @@ class StoredTensor:
 
 
 def stored_tensors(checkpoint: HfCheckpoint) -> list[StoredTensor] | None:
-    """Return the tensors of a checkpoint by the headers of its safetensors files; None without all files."""
+    """Return the tensors of a checkpoint by the headers of its safetensors files.
+
+    None if a file is missing or cut: a download that stopped would have the sizes of half a model.
+    """
     folder = folder_of(checkpoint)
-    files = [] if folder is None else _safetensors_files(folder)
-    # A download that stopped has some of the files, whose sizes would be those of half a model.
-    if not all(file.is_file() for file in files):
-        return None
-    tensors = [tensor for file in files for tensor in _tensors_of_file(file)]
+    files = [] if folder is None else safetensors_files(folder)
+    tensors: list[StoredTensor] = []
+    for file in files:
+        header = _whole_header(file)
+        if header is None:
+            return None
+        tensors += header.tensors
     return tensors or None
 
 
-def _safetensors_files(folder: Path) -> list[Path]:
+def is_whole(file: Path) -> bool:
+    """Tell whether a safetensors file is there, with all bytes that its header promises."""
+    return _whole_header(file) is not None
+
+
+def safetensors_files(folder: Path) -> list[Path]:
     """Return the files that transformers reads; a folder may hold the same weights in other files, too."""
     # transformers prefers the single file, so that the index beside it counts only where that one is missing.
-    single = folder / "model.safetensors"
+    single = folder / SINGLE_FILE
     index = folder / "model.safetensors.index.json"
     if single.is_file() or not index.is_file():
         return [single]
@@ -65,19 +76,37 @@ def outlined_tensors(outline: nn.Module) -> list[StoredTensor]:
     ]
 
 
-def _tensors_of_file(file: Path) -> list[StoredTensor]:
-    """Read the header of a safetensors file: its length, then JSON. A damaged one has no tensors."""
+@dataclass(frozen=True)
+class _Header:
+    """What the header of a safetensors file says."""
+
+    tensors: list[StoredTensor]
+    file_bytes: int  # of the whole file, this header included
+
+
+def _header(file: Path) -> _Header | None:
+    """Read the header of a safetensors file: its length, then JSON. A damaged one is None."""
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
             # A damaged file may claim a header of any length.
-            header = json.loads(stream.read(min(length, file.stat().st_size)))
+            entries = json.loads(stream.read(min(length, file.stat().st_size)))
         # The header's only entry that is no tensor.
-        header.pop("__metadata__", None)
+        entries.pop("__metadata__", None)
         tensors = []
-        for name, entry in header.items():
+        last_byte = 0
+        for name, entry in entries.items():
             begin, end = entry["data_offsets"]
             tensors.append(StoredTensor(name, tuple(entry["shape"]), end - begin))
+            last_byte = max(last_byte, end)
     except DAMAGES:
-        return []
-    return tensors
+        return None
+    return _Header(tensors, LENGTH_BYTES + length + last_byte)
+
+
+def _whole_header(file: Path) -> _Header | None:
+    """Return the header of a file; None if the file is missing, damaged or cut."""
+    header = _header(file)
+    if header is None or file.stat().st_size < header.file_bytes:
+        return None
+    return header

@@ -108,12 +108,12 @@ def missing_value(key: str, words: Words = SETTING) -> UserError:
 def unknown_key(key: str, value: object, siblings: Sequence[str], words: Words = SETTING) -> UserError:
     """Return the error for a key that does not exist, with the nearest one that does."""
     parent, _, name = key.rpartition(".")
-    close = nearest(name, siblings)
-    hint = ""
-    if close:
-        hint = f"did you mean: {parent}.{close}" if parent else f"did you mean: {close}"
     allowed = ", ".join(sorted(siblings)) or f"none: it has no {words.noun}s"
-    return UserError(key, value, f"there is no such {words.noun}", allowed=allowed, hint=hint)
+    refused = UserError(key, value, f"there is no such {words.noun}", allowed=allowed)
+    close = nearest(name, siblings)
+    if close:
+        refused.nearest = f"{parent}.{close}" if parent else close
+    return refused
 
 
 def _problem_of(refusal: ErrorDetails, takes_whole_numbers: bool) -> str:

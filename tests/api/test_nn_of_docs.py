@@ -33,9 +33,9 @@ def tokens(page):
     return page["text"][None, :LENGTH]
 
 
-def alibi_bias():
+def alibi_bias(length=LENGTH):
     """Return ALiBi's bias with -inf for keys of the future, (H, T, T)."""
-    distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+    distance = torch.arange(length)[:, None] - torch.arange(length)
     return (-SLOPES[:, None, None] * distance).masked_fill(distance < 0, float("-inf"))
 
 
@@ -78,3 +78,15 @@ def test_the_llama_has_the_logits_of_the_formula(page, tokens):
     expected = llama(tokens, attention_mask=bias[None]).logits
     llama.set_attn_implementation("alibi")
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_the_bias_of_flex_attention_is_the_formula_and_hides_later_tokens(page):
+    from torch.nn.attention.flex_attention import flex_attention
+
+    names = dict(page)
+    exec(block_with("create_block_mask"), names)
+    q, k, v = names["q"], names["k"], names["v"]
+    output = flex_attention(q, k, v, score_mod=names["bias"], block_mask=names["causal"])
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=alibi_bias(q.shape[2])[None])
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-4)

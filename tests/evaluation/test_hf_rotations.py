@@ -396,6 +396,30 @@ def test_what_the_layers_of_an_unknown_architecture_choose_is_never_ignored(monk
         extended_logits(subject, name="window")
 
 
+def mistral(**changes):
+    """Return a Mistral, each layer of which sees a window of 24 tokens."""
+    sizes = hf_models.LLAMA | {"sliding_window": 24, "max_position_embeddings": LONG} | changes
+    return hf_models.random_model("mistral", **sizes)
+
+
+@pytest.mark.parametrize("name", ["yarn", "sinks"])
+@pytest.mark.parametrize("layer_types", [None, ["sliding_attention"] * 2], ids=["unnamed", "named"])
+def test_layers_that_all_see_a_window_within_t_are_refused(name, layer_types):
+    subject = TransformersModel(mistral(layer_types=layer_types), T)
+    with pytest.raises(UserError, match="all its layers see 24 tokens only"):
+        extended_logits(subject, name=name)
+
+
+def test_layers_that_all_see_a_window_beyond_t_are_extended():
+    subject = TransformersModel(mistral(), 16)
+    assert extended_logits(subject, name="yarn").isfinite().all()
+
+
+def test_what_leaves_the_rotation_alone_acts_in_local_layers():
+    subject = TransformersModel(mistral(), T)
+    assert extended_logits(subject, name="logn").isfinite().all()
+
+
 def test_layers_without_a_global_rotation_are_refused():
     """All layers see a window: none is to be extended."""
     local = model("gemma 3").config.to_dict() | {"layer_types": ["sliding_attention"] * 2}

@@ -158,6 +158,38 @@ def test_missing_weights_are_said_before_anything_is_read(refusal, llama, only_e
     assert "its weights are missing" in refusal(llama, only_estimate=only_estimate)
 
 
+@pytest.fixture
+def sharded(tmp_path):
+    """The folder of a tiny Llama whose weights are in several files."""
+    folder = tmp_path / "sharded"
+    hf_models.random_model("llama", **hf_models.LLAMA).save_pretrained(folder, max_shard_size="20kB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    return folder
+
+
+@DRY_RUN
+def test_a_missing_file_of_several_is_said_before_anything_is_read(refusal, sharded, only_estimate):
+    first = min(sharded.glob("*.safetensors"))
+    first.unlink()
+    text = refusal(sharded, only_estimate=only_estimate)
+    assert f"{first.name} is missing, which its index names" in text
+
+
+@DRY_RUN
+@pytest.mark.parametrize("share", [0.5, 0.001], ids=["in the numbers", "in the header"])
+def test_cut_weights_are_said_before_anything_is_read(refusal, llama, share, only_estimate):
+    weights = llama / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: int(share * len(whole))])
+    assert "model.safetensors is cut or damaged" in refusal(llama, only_estimate=only_estimate)
+
+
+def test_a_rotation_that_transformers_does_not_know_is_named(refusal, llama):
+    edit_json(llama / "config.json", rope_parameters={"rope_type": "foo", "rope_theta": 500.0})
+    text = refusal(llama, "extend=yarn")
+    assert "no model can be made from its config.json: transformers has no 'foo'" in text
+
+
 @DRY_RUN
 def test_a_gguf_is_no_weights_that_transformers_finds(refusal, llama, only_estimate):
     (llama / "model.safetensors").rename(llama / "model.gguf")

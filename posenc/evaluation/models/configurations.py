@@ -63,6 +63,13 @@ def local_window(config: Any) -> int | None:
     return window if is_used and has_local_layers else None
 
 
+def window_of_all_layers(config: Any) -> int | None:
+    """Return how many tokens each layer sees, if all have a local window; None if one sees the whole text."""
+    kinds = getattr(config, "layer_types", None)
+    has_global_layers = kinds is not None and any(kind != LOCAL_LAYERS for kind in kinds)
+    return None if has_global_layers else local_window(config)
+
+
 def has_bias_instead(config: Any) -> bool:
     """Tell whether slope times distance replaces the model's rotation (Falcon's setting `alibi`)."""
     with suppress(AttributeError):

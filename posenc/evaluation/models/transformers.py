@@ -41,7 +41,12 @@ from posenc.evaluation.models.callables import (
     OnLayer,
 )
 from posenc.evaluation.models.chunks import CHUNKS_TOLERANCE, pass_in_chunks, why_not_in_chunks
-from posenc.evaluation.models.configurations import LONGROPE, has_bias_instead, shape_of
+from posenc.evaluation.models.configurations import (
+    LONGROPE,
+    has_bias_instead,
+    shape_of,
+    window_of_all_layers,
+)
 from posenc.evaluation.models.hidden_states import decoder_of, is_close, logits_of_hidden, without_past
 from posenc.evaluation.models.layer_progress import LayerProgress
 from posenc.evaluation.models.obstacles import obstacle_in_attention, obstacle_in_rotation
@@ -184,6 +189,9 @@ class TransformersModel(CallableModel):
         is_as_trained = self.encoding in parts and not changes_distances(parts)
         if self.rotation is None or is_as_trained:
             return None
+        window = window_of_all_layers(self.config)
+        if window is not None and window <= self.shape.train_length:
+            return Obstacle(f"all its layers see {window} tokens only, so that no distance is new beyond T")
         (module,) = self.rotations.values()
         return obstacle_in_rotation(self.rotation, module, extension, parts, self.shape.train_length)
 
@@ -292,8 +300,9 @@ class TransformersModel(CallableModel):
         """Return the tokens (B, W) for the model, with BOS. Raises UserError for tokens that it lacks."""
         highest = int(tokens.max())
         if highest >= self.vocab_size:
-            problem = f"the text has token {highest}, the model {self.vocab_size}"
-            raise UserError("subject.tokenizer", None, problem, hint="the one that it was trained with")
+            problem = f"the text has token {highest}, and the model knows those below {self.vocab_size}"
+            hint = "give the tokenizer that the model was trained with: subject.tokenizer=PATH/tokenizer.json"
+            raise UserError("subject.tokenizer", None, problem, hint=hint)
         if self.bos is not None:
             # The batch is scored against its own tokens afterwards, so BOS must not enter it.
             tokens = tokens.clone()
