@@ -60,7 +60,7 @@ def test_before_anything_is_saved_a_signal_ends_the_command(
     [
         # The first step may compile for a minute.
         pytest.param("posenc.training.loop:autocast", 1, [], id="first step"),
-        pytest.param("posenc.evaluation.passes:token_losses", 3, ["eval.batch_tokens=64"], id="third batch"),
+        pytest.param("posenc.evaluation.passes:forward", 3, ["eval.batch_tokens=64"], id="third batch"),
     ],
 )
 def test_a_long_call_is_not_waited_for(train, function, call, options):
