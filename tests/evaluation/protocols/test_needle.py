@@ -20,6 +20,7 @@ from posenc.results.statistics.proportions import wilson
 
 T = 256
 ASKED = {"depths": [0.0, 0.5, 1.0], "keys": [1, 3], "values": 1, "queries": 1, "windows": 12}
+LONGEST_VALUE = 6  # bytes of a value, with the blank before it
 CUE = 9  # tokens by which the oracle finds what came after them: more than ` is` and the end of a word
 
 
@@ -80,6 +81,19 @@ def test_an_oracle_that_copies_something_else_finds_none():
     assert sum(counts["correct"]) == 0
 
 
+def test_shuffled_values_are_found_by_chance_alone(monkeypatch):
+    """The value that is asked for is that of another window, so that a copy of the fact is wrong."""
+
+    def shuffled(*which):
+        windows = windows_of(*which)
+        windows[:, -LONGEST_VALUE:] = np.roll(windows[:, -LONGEST_VALUE:], 1, axis=0)
+        return windows
+
+    monkeypatch.setattr(needle, "windows_of", shuffled)
+    counts = found(copying, T, keys=[1], windows=24)
+    assert sum(counts["correct"]) < 0.1 * sum(counts["answers"])
+
+
 def test_an_oracle_that_confuses_the_keys_finds_its_share():
     """It answers with the value of a key that it draws among three: a third of them are right."""
 
@@ -89,9 +103,9 @@ def test_an_oracle_that_confuses_the_keys_finds_its_share():
             line = bytes(text)
             answers = [line[i + 4 : i + 10] for i in range(len(line)) if line[i : i + 4] == b" is "][:3]
             answer = b" " + answers[int(np.random.default_rng(row + sum(text)).integers(len(answers)))]
-            for place in range(6):
-                logits[row, -6 + place] = 0
-                logits[row, -6 + place, answer[place]] = 50.0
+            for place in range(LONGEST_VALUE):
+                logits[row, -LONGEST_VALUE + place] = 0
+                logits[row, -LONGEST_VALUE + place, answer[place]] = 50.0
         return logits
 
     counts = found(confused, T, keys=[3], windows=20, depths=[0.0, 0.25, 0.5, 0.75, 1.0])
