@@ -18,7 +18,7 @@ from posenc.config.keys import is_hydras, key_of
 from posenc.config.overrides import as_typed
 from posenc.config.parsing import has_several_values, unreadable_override
 from posenc.config.yaml_files import default_choices
-from posenc.core.errors import UserError, first_line, nearest
+from posenc.core.errors import SUGGESTS, UserError, first_line, nearest
 from posenc.core.foreign_names import instead_of_setting, setting_called
 from posenc.core.paths import choice_files
 from posenc.settings.base import keys_of_users
@@ -116,7 +116,7 @@ def _no_such_choice(command: str, error: MissingConfigException) -> UserError:
         )
     options = list(error.options or [])
     # one answer is enough: of a list the error would name the nearest choice, too
-    allowed = ", ".join(options) if hint.startswith("did you mean") else options
+    allowed = ", ".join(options) if hint.startswith(SUGGESTS) else options
     return UserError(group, choice, f"there is no such {group}", allowed=allowed, hint=hint)
 
 

@@ -18,12 +18,27 @@ OTHER_NAMES = {
     "transformer_xl": ("xl", "transformerxl", "transfo_xl"),
 }
 
+# Names that papers give a family of encodings (docs/names.md).
+FAMILIES = {
+    "ape": ("learned", "sinusoidal"),
+    "rpe": ("t5", "shaw", "transformer_xl", "alibi"),
+}
+
 
 def named_elsewhere(name: str) -> str | None:
     """Return posenc's name of what others call `name`, such as rope for `rotary`; None if it is unknown."""
-    # Papers write `Transformer-XL` and users `transformer xl`: all mean one name.
-    folded = re.sub(r"[\s-]", "_", name.casefold())
+    folded = _folded(name)
     for name_in_posenc, other_names in OTHER_NAMES.items():
         if folded in other_names:
             return name_in_posenc
     return None
+
+
+def family_named(name: str) -> tuple[str, ...]:
+    """Return posenc's encodings of the family that a name such as RPE stands for; none for other names."""
+    return FAMILIES.get(_folded(name), ())
+
+
+def _folded(name: str) -> str:
+    """Return a name as it stands in the tables: papers write `Transformer-XL`, users `transformer xl`."""
+    return re.sub(r"[\s-]", "_", name.casefold())

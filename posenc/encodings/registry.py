@@ -22,7 +22,7 @@ from posenc.core.entry_points import entry_points
 from posenc.core.errors import UserError
 from posenc.core.paths import expanded, is_file, why_missing
 from posenc.core.plugins import named_classes_in, plugin_module
-from posenc.encodings.other_names import named_elsewhere
+from posenc.encodings.other_names import family_named, named_elsewhere
 
 # torch takes 1.5 s or more to import, and a list of names must not wait for it. So the functions below import
 # `Encoding` where they use it.
@@ -84,7 +84,12 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
     meant = named_elsewhere(name)
     if meant is not None:
         hint = f"did you mean: {meant}"
-    allowed = list_encodings(plugins)
+    family = family_named(name)
+    if family:
+        hint = f"did you mean one of: {', '.join(family)}"
+    names = list_encodings(plugins)
+    # One suggestion is enough: of a list the error would name the nearest one, too.
+    allowed = ", ".join(names) if meant is not None or family else names
     raise UserError("encoding", name, "there is no such encoding", allowed=allowed, hint=hint)
 
 

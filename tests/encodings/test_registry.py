@@ -15,7 +15,7 @@ from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
 from posenc.encodings import list_encodings, registry
 from posenc.encodings.building import build_encoding, resolve_encoding, sources_of
-from posenc.encodings.other_names import OTHER_NAMES
+from posenc.encodings.other_names import FAMILIES, OTHER_NAMES
 from posenc.encodings.registry import encoding_class, own_encodings
 from posenc.encodings.rope import RoPE
 from posenc.settings.signature import parameters_of
@@ -126,6 +126,7 @@ def test_a_name_that_is_no_text_is_refused(name):
 
 def test_every_name_of_other_tools_leads_to_an_encoding():
     assert set(OTHER_NAMES) <= set(own_encodings())
+    assert {name for family in FAMILIES.values() for name in family} <= set(own_encodings())
 
 
 # --- Plug-ins
