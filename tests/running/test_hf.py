@@ -29,7 +29,7 @@ DIVISORS = [1.0, 1.5, 3.0, 4.5]  # one for each pair of a head
 # a configuration without the biases that qwen2's weights have
 NO_BIAS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "layer_types": None}
 REFUSED = {"gptj", "mamba", "falcon"}
-LEARNED_TABLES = {"bloom", "gpt2"}  # nothing in their configuration says what they were trained at
+LEARNED_TABLES = {"bloom", "gpt2", "opt"}  # nothing in their configuration says what they were trained at
 
 
 def load(path, **changes):
