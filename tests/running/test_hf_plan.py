@@ -31,6 +31,7 @@ from posenc.running import (
 )
 from posenc.running.fit_evaluation import Fit, FitLimits
 from posenc.running.jobs import CheckedJob, check_jobs, plan_job
+from posenc.running.plain_checkpoint import read_plainly
 from posenc.running.stored_tensors import StoredTensor
 from posenc.running.sweep.task import PROCESS_BYTES, make_tasks
 from posenc.running.unloaded_model import model_sizes, products_with
@@ -122,10 +123,10 @@ def test_of_experts_those_count_that_a_token_is_sent_to():
 
 
 @pytest.mark.parametrize("header", [b" no json", b"[]", b'{"a": 1}', b'{"a": {"shape": [2]}}'])
-def test_a_damaged_header_leaves_the_sizes_unknown(tmp_path, header):
+def test_a_file_with_a_damaged_header_is_not_whole(tmp_path, header):
     file = tmp_path / "model.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header)
-    assert stored_tensors._tensors_of_file(file) == []
+    assert not stored_tensors.is_whole(file)
 
 
 def test_weights_that_a_folder_holds_twice_count_once(plan, checkpoint, tmp_path):
@@ -136,16 +137,16 @@ def test_weights_that_a_folder_holds_twice_count_once(plan, checkpoint, tmp_path
     assert plan(f"subject.path={folder}").given_model.sizes == sizes
 
 
-def test_of_a_download_that_stopped_the_sizes_are_those_of_an_outline(plan, checkpoint, tmp_path):
+def test_of_a_download_that_stopped_the_sizes_are_unknown(checkpoint, tmp_path):
     folder = shutil.copytree(checkpoint, tmp_path / "parts")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="20KB")
     parts = sorted(folder.glob("model-*.safetensors"))
     assert len(parts) > 1
-    sizes = plan(f"subject.path={folder}").given_model.sizes
+    assert stored_tensors.stored_tensors(read_plainly(str(folder))) is not None
     parts[0].unlink()
-    assert plan(f"subject.path={folder}", only_estimate=True).given_model.sizes == sizes
+    assert stored_tensors.stored_tensors(read_plainly(str(folder))) is None
 
 
 def test_a_job_of_a_sweep_gets_what_its_checkpoint_needs(plan, monkeypatch):
@@ -250,7 +251,7 @@ def test_what_a_dry_run_chose_is_measured(plan, monkeypatch):
 def test_a_dry_run_asks_transformers_for_the_sizes_of_other_weights(plan, monkeypatch):
     """Weights of another format than safetensors are counted in an outline of the model."""
     counted = plan(only_estimate=True).given_model.sizes
-    monkeypatch.setattr(stored_tensors, "_tensors_of_file", lambda file: [])
+    monkeypatch.setattr(subject_hf, "stored_tensors", lambda checkpoint: None)
     sizes = plan(only_estimate=True).given_model.sizes
     assert sizes.products == counted.products
 
