@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from posenc.config.overrides import NAME_OF_RUN, is_group
 from posenc.core.errors import nearest
 from posenc.core.paths import choice_files, conf_dir, exists, expanded, is_file
-from posenc.encodings.other_names import family_named, named_elsewhere
+from posenc.encodings.other_names import hint_at_family, named_elsewhere
 
 # By group: the choice that takes a file, a folder or a name of the hub, and the setting for the path.
 CHOICE_AND_PATH = {
@@ -103,9 +103,9 @@ def hint_at_choice(group: str, value: str) -> str:
     if group == "data":
         return "text of your own: data=files data.paths=FILE_OR_FOLDER"
     if group == "encoding":
-        family = family_named(value)
-        if family:
-            return f"did you mean one of: {', '.join(family)}"
+        family = hint_at_family(value)
+        if family is not None:
+            return family
         meant = _encoding_meant(value)
         if meant is None and exists(f"{value}.py"):
             meant = f"encoding={value}.py"

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from posenc.core.foreign_names import instead_of_value
 
-LONGEST_VALUE = 200  # characters printed of a value, which may come from somebody else's file
 SUGGESTS = "did you mean"  # how a hint begins that says what may have been meant
+LONGEST_VALUE = 200  # characters printed of a value, which may come from somebody else's file
 LONGEST_LINE = 600  # characters of any other line; the list of all encodings has 350
 END_OF_LINE = 50  # characters that stay at the end of a line that is cut
 LONGEST_NAME = 60  # characters of a part of a file name
@@ -144,13 +144,16 @@ class UserError(Exception):
             # as it is written on the command line
             value = str(self.value).lower() if isinstance(self.value, bool) else self.value
             subject += f"={_clipped(value, LONGEST_VALUE)}"
-        hints = [self.hint]
-        if self.allowed:
-            # Suggestions come first, since what is allowed may take several lines of a terminal.
-            place = 1 if self.hint.startswith(SUGGESTS) else 0
-            hints.insert(place, f"allowed: {visible(self.allowed)}")
+        hints = []
+        # Suggestions come first, since what is allowed may take several lines of a terminal.
         if self.nearest is not None:
-            hints.insert(0, f"{SUGGESTS}: {visible(self.nearest)}")
+            hints.append(f"{SUGGESTS}: {visible(self.nearest)}")
+        if self.hint.startswith(SUGGESTS):
+            hints.append(self.hint)
+        if self.allowed:
+            hints.append(f"allowed: {visible(self.allowed)}")
+        if not self.hint.startswith(SUGGESTS):
+            hints.append(self.hint)
         return _screen(f"{subject}: {self.problem}", "\n".join(hints))
 
 

@@ -121,13 +121,13 @@ def _check_longest(
     longest = max(sizes, default=0)
     if longest < needed:
         # The user sets inputs, so the numbers are one below the tokens that are needed.
-        in_multiples = "" if context_length is None else f" ({(needed - 1) / context_length:g}x)"
-        problem = (
-            f"no document of the {split} split is that long{in_multiples}: the longest has {longest} {unit}"
-        )
+        refused = "is that long"
         hint = f"the longest that works is {longest - 1}"
-        if context_length is not None and longest > context_length:
-            hint += f", so {(longest - 1) // context_length}x"
+        if context_length is not None:
+            refused += f" ({(needed - 1) / context_length:g}x)"
+            whole_multiples = (longest - 1) // context_length
+            hint += f", so {whole_multiples}x" if whole_multiples else ""
+        problem = f"no document of the {split} split {refused}: the longest has {longest} {unit}"
         raise UserError(key, needed - 1, problem, hint=hint)
 
 

@@ -27,7 +27,7 @@ class Notes:
     """What a user should know of how a corpus was read. A source adds to it while it yields documents."""
 
     left_out: Counter[str] = field(default_factory=Counter)  # how many files or rows, by reason
-    examples: dict[str, str] = field(default_factory=dict)  # a file for a reason that no name of a file shows
+    examples: dict[str, str] = field(default_factory=dict)  # by reason: a file whose name does not show it
     remarks: list[str] = field(default_factory=list)  # such as how documents were made
 
     def lines(self) -> list[str]:
@@ -44,7 +44,9 @@ class Notes:
         if kind not in self.examples:
             return f"{count:,} {kind}"
         example = visible(self.examples[kind])
-        return f"{count:,} {kind} ({example})" if count == 1 else f"{count:,} {kind} (such as {example})"
+        if count > 1:
+            example = f"such as {example}"
+        return f"{count:,} {kind} ({example})"
 
 
 def split_of(document_id: str, shares: Mapping[str, float]) -> str:

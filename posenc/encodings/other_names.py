@@ -6,6 +6,8 @@ imported.
 
 import re
 
+from posenc.core.errors import SUGGESTS
+
 OTHER_NAMES = {
     "alibi": ("linear_bias", "linear_biases"),
     "fox": ("forgetting", "forgetting_transformer", "forget_gate"),
@@ -34,9 +36,10 @@ def named_elsewhere(name: str) -> str | None:
     return None
 
 
-def family_named(name: str) -> tuple[str, ...]:
-    """Return posenc's encodings of the family that a name such as RPE stands for; none for other names."""
-    return FAMILIES.get(_folded(name), ())
+def hint_at_family(name: str) -> str | None:
+    """Return which encodings a name such as RPE may mean, as a hint; None if it names no family."""
+    family = FAMILIES.get(_folded(name))
+    return None if family is None else f"{SUGGESTS} one of: {', '.join(family)}"
 
 
 def _folded(name: str) -> str:

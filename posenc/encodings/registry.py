@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from posenc.core.entry_points import entry_points
-from posenc.core.errors import UserError
+from posenc.core.errors import SUGGESTS, UserError
 from posenc.core.paths import expanded, is_file, why_missing
 from posenc.core.plugins import named_classes_in, plugin_module
-from posenc.encodings.other_names import family_named, named_elsewhere
+from posenc.encodings.other_names import hint_at_family, named_elsewhere
 
 # torch takes 1.5 s or more to import, and a list of names must not wait for it. So the functions below import
 # `Encoding` where they use it.
@@ -79,18 +79,18 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
         return _load(points[name])
     if name in from_plugins:
         return from_plugins[name]
-    hint = "an encoding of your own: encoding=./FILE.py, or plugins=[MODULE]"
-    # Before the nearest name: by its letters `rotary` is nearer to `binary` than to `rope`.
+    problem = "there is no such encoding"
+    names = list_encodings(plugins)
+    suggestion = hint_at_family(name)
     meant = named_elsewhere(name)
     if meant is not None:
-        hint = f"did you mean: {meant}"
-    family = family_named(name)
-    if family:
-        hint = f"did you mean one of: {', '.join(family)}"
-    names = list_encodings(plugins)
-    # One suggestion is enough: of a list the error would name the nearest one, too.
-    allowed = ", ".join(names) if meant is not None or family else names
-    raise UserError("encoding", name, "there is no such encoding", allowed=allowed, hint=hint)
+        suggestion = f"{SUGGESTS}: {meant}"
+    if suggestion is not None:
+        # As a text, since of a list the error would name the nearest name by its letters, too: `binary`
+        # for `rotary`.
+        raise UserError("encoding", name, problem, allowed=", ".join(names), hint=suggestion)
+    own = "an encoding of your own: encoding=./FILE.py, or plugins=[MODULE]"
+    raise UserError("encoding", name, problem, allowed=names, hint=own)
 
 
 def _classes_in(module: ModuleType) -> dict[str, type[Encoding]]:

@@ -86,13 +86,14 @@ def _check_weight_files(transformers: Any, checkpoint: HfCheckpoint) -> None:
 
 def _check_safetensors(path: str, folder: Path) -> None:
     """Raise UserError if one of several files with weights is missing, or if one is cut."""
+    hint = "load it again: hf download NAME, or git lfs pull"
     for file in safetensors_files(folder):
-        is_one_of_several = file.name != SINGLE_FILE  # without a single file the weights are of another kind
-        if is_whole(file) or not (file.is_file() or is_one_of_several):
-            continue
-        state = "is cut or damaged" if file.is_file() else "is missing, which its index names"
-        hint = "load it again: hf download NAME, or git lfs pull"
-        raise UserError("subject.path", path, f"{file.name} {state}", hint=hint)
+        if file.is_file():
+            if not is_whole(file):
+                raise UserError("subject.path", path, f"{file.name} is cut or damaged", hint=hint)
+        # Without the single file the weights are in files of another kind.
+        elif file.name != SINGLE_FILE:
+            raise UserError("subject.path", path, f"{file.name} is missing, which its index names", hint=hint)
 
 
 def check_quantisation(checkpoint: HfCheckpoint) -> None:

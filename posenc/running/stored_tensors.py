@@ -78,7 +78,7 @@ def outlined_tensors(outline: nn.Module) -> list[StoredTensor]:
 
 @dataclass(frozen=True)
 class _Header:
-    """What the header of a safetensors file says."""
+    """Hold what the header of a safetensors file says."""
 
     tensors: list[StoredTensor]
     file_bytes: int  # of the whole file, this header included

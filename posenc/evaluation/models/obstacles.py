@@ -8,7 +8,7 @@ from typing import Any
 from posenc.encodings.base import Encoding
 from posenc.evaluation.extensions import Extension, leaves
 from posenc.evaluation.extensions.redistanced import Redistanced
-from posenc.evaluation.models.configurations import LONGROPE
+from posenc.evaluation.models.configurations import LONGROPE, window_of_all_layers
 from posenc.evaluation.models.rotations import ModelRotation, Obstacle
 from posenc.evaluation.models.transformers_attention import AttentionParts, changes_distances
 
@@ -41,6 +41,14 @@ def obstacle_in_attention(model: Any, extension: Extension, parts: Sequence[Enco
         reason = "it needs queries and keys before their rotation, out of reach in this architecture"
         return Obstacle(reason, f"extend=yarn, pi, ...; {extension.name} acts in llama, qwen3, phi3, ...")
     return None
+
+
+def obstacle_in_windows(config: Any, train_length: int) -> Obstacle | None:
+    """Return that local windows of all layers keep each distance within T; None if one layer sees more."""
+    window = window_of_all_layers(config)
+    if window is None or window > train_length:
+        return None
+    return Obstacle(f"all its layers see {window} tokens only, so that no distance is new beyond T")
 
 
 def obstacle_in_rotation(

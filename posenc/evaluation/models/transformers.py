@@ -41,15 +41,14 @@ from posenc.evaluation.models.callables import (
     OnLayer,
 )
 from posenc.evaluation.models.chunks import CHUNKS_TOLERANCE, pass_in_chunks, why_not_in_chunks
-from posenc.evaluation.models.configurations import (
-    LONGROPE,
-    has_bias_instead,
-    shape_of,
-    window_of_all_layers,
-)
+from posenc.evaluation.models.configurations import LONGROPE, has_bias_instead, shape_of
 from posenc.evaluation.models.hidden_states import decoder_of, is_close, logits_of_hidden, without_past
 from posenc.evaluation.models.layer_progress import LayerProgress
-from posenc.evaluation.models.obstacles import obstacle_in_attention, obstacle_in_rotation
+from posenc.evaluation.models.obstacles import (
+    obstacle_in_attention,
+    obstacle_in_rotation,
+    obstacle_in_windows,
+)
 from posenc.evaluation.models.replaced_parts import copied_rotations, replaced_attention
 from posenc.evaluation.models.rotations import (
     KnownRotary,
@@ -189,11 +188,10 @@ class TransformersModel(CallableModel):
         is_as_trained = self.encoding in parts and not changes_distances(parts)
         if self.rotation is None or is_as_trained:
             return None
-        window = window_of_all_layers(self.config)
-        if window is not None and window <= self.shape.train_length:
-            return Obstacle(f"all its layers see {window} tokens only, so that no distance is new beyond T")
+        train_length = self.shape.train_length
         (module,) = self.rotations.values()
-        return obstacle_in_rotation(self.rotation, module, extension, parts, self.shape.train_length)
+        obstacle = obstacle_in_windows(self.config, train_length)
+        return obstacle or obstacle_in_rotation(self.rotation, module, extension, parts, train_length)
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, n_targets: int, encoding: Encoding | None = None) -> Tensor:

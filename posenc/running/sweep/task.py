@@ -28,7 +28,7 @@ WAITING = "waiting"
 NOT_STARTED = "not started"
 # of a task that a signal ended
 SAVED = "saved as far as it was"
-NOT_BEGUN = "before anything was saved"
+NOTHING_SAVED = "before anything was saved"
 
 # The kernel kills with SIGKILL when memory runs out, but so does a person with kill -9.
 OUT_OF_MEMORY = (
@@ -120,7 +120,7 @@ def outcome_of_process(task: SweepTask, exit_code: int, last_lines: Collection[s
         return TaskOutcome(FINISHED)
     # a negative code: the signal came before posenc handled signals
     if exit_code in CODES.values() or -exit_code in CODES:
-        return TaskOutcome(INTERRUPTED, SAVED if read_status(task.directory) else NOT_BEGUN)
+        return TaskOutcome(INTERRUPTED, SAVED if read_status(task.directory) else NOTHING_SAVED)
     status = read_status(task.directory)
     # With any other code the status may be that of an earlier process.
     if exit_code == 1 and task.evaluation is not None and status.get("status") == DIVERGED:
