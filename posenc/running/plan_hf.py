@@ -26,6 +26,7 @@ from posenc.running.fit_evaluation import (
 )
 from posenc.running.given_model import OPEN_DIGEST, GivenModel, folder_of_records, plan_given_model
 from posenc.running.job import Job
+from posenc.running.length_note import notes_on_trained_length
 from posenc.running.measured_text import MeasuredText, text_to_measure
 from posenc.running.rotation_notes import notes_on_rotation
 from posenc.running.subject_hf import (
@@ -33,6 +34,7 @@ from posenc.running.subject_hf import (
     HfModel,
     HfSubject,
     default_data,
+    has_open_length,
     named_subject,
     read_subject,
 )
@@ -57,7 +59,9 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
     # The text comes first: a length that no document has takes no time.
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
     evaluation.check_tuning()
-    notes = notes_on_rotation(hf.checkpoint, is_extended=evaluation.is_extended)
+    notes = [*text.notes, *notes_on_rotation(hf.checkpoint, is_extended=evaluation.is_extended)]
+    if has_open_length(settings):
+        notes += notes_on_trained_length(hf.checkpoint)
     dtype = hf.weights.dtype
     job = plan_given_model(
         GivenModel(
@@ -72,7 +76,7 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
             digest=_digest(hf, only_estimate=only_estimate),
             precision=dtype,
             subject=_stored_subject(hf),
-            text=dataclasses.replace(text, notes=(*text.notes, *notes)),
+            text=dataclasses.replace(text, notes=tuple(notes)),
             bytes_a_token=texts.bytes_a_token,
         )
     )

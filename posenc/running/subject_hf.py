@@ -121,7 +121,7 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
         check_checkpoint(checkpoint)
     checkpoint = dataclasses.replace(checkpoint, attention=subject.attention)
     length = settings.context_length
-    if length in (None, "auto"):
+    if has_open_length(settings):
         length = trained_length(checkpoint.config)
     assert isinstance(length, int)
     # T is read before: the length before a scaling stands in the part that is taken away here.
@@ -142,6 +142,11 @@ def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) 
         model=_unloaded_model(checkpoint, length, bos, evaluation, weights, subject.chunk_tokens),
         tokenizer=tokenizer,
     )
+
+
+def has_open_length(settings: EvalCommandSettings) -> bool:
+    """Tell whether T is what the configuration of the model says."""
+    return settings.context_length in (None, "auto")
 
 
 def _check_attention_name(name: str | None) -> None:

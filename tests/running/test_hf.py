@@ -1,5 +1,6 @@
 """Models of transformers as subjects, against loops over transformers itself; runs as its checkpoints."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -21,7 +22,9 @@ from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.evaluation.extensions import extensions
 from posenc.running import export_hf
+from posenc.running.hf_checkpoint import read_hf_checkpoint
 from posenc.running.jobs import check_jobs
+from posenc.running.length_note import notes_on_trained_length
 
 T = hf_models.T
 YARN_KNOBS = {"beta_fast": 4.0, "beta_slow": 0.2}
@@ -235,6 +238,21 @@ def test_t_is_that_before_a_rotation_was_scaled(with_yarn, settings):
 def test_t_may_be_set(with_yarn, settings):
     losses_at_4t = measured(with_yarn, settings, context_length=4 * T, **{"eval.lengths": ["1x"]})
     assert sorted(losses_at_4t) == [4 * T]
+
+
+@pytest.mark.parametrize("name", ["llama", "gptj"])
+def test_a_length_that_a_checkpoint_states_needs_no_note(name, checkpoints):
+    checkpoint = read_hf_checkpoint(str(checkpoints(name)), "main", trust_remote_code=False)
+    assert notes_on_trained_length(checkpoint) == ()
+
+
+def test_a_length_that_is_the_default_of_a_class_is_said_to_be(checkpoints, tmp_path):
+    path = shutil.copytree(checkpoints("llama"), tmp_path / "silent")
+    values = read_json(path / "config.json")
+    del values["max_position_embeddings"]
+    (path / "config.json").write_text(json.dumps(values))
+    (note,) = notes_on_trained_length(read_hf_checkpoint(str(path), "main", trust_remote_code=False))
+    assert "T = 2,048 is the default of LlamaConfig: config.json states none" in note
 
 
 def test_from_the_length_before_its_scaling_a_rotation_is_not_scaled_twice(with_yarn, settings):

@@ -17,6 +17,7 @@ LONGROPE = "longrope"  # the rope type with one table up to its original length,
 SCALED_TYPES = ("linear", DYNAMIC, "yarn", LONGROPE, "llama3")
 UNSCALED_KEYS = ("rope_theta", "partial_rotary_factor", "mrope_section")  # settings without a scaling
 LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # names of T
+ORIGINAL_LENGTH = "original_max_position_embeddings"  # the name of T in a rotation that was scaled
 
 RopeSettings = dict[str, Any]
 
@@ -82,8 +83,8 @@ def trained_length(config: Any) -> int:
     # A model of images and text has the settings of its language model in a part of its own.
     config = config.get_text_config()
     # First the length before scaling: `max_position_embeddings` of such a model is the length after it.
-    candidates = [settings.get("original_max_position_embeddings") for settings in rope_settings(config)]
-    candidates.append(getattr(config, "original_max_position_embeddings", None))
+    candidates = [settings.get(ORIGINAL_LENGTH) for settings in rope_settings(config)]
+    candidates.append(getattr(config, ORIGINAL_LENGTH, None))
     if not has_bias_instead(config):  # the length in Falcon's configuration is a default, not T
         candidates += [getattr(config, name, None) for name in LENGTH_NAMES]
     lengths = [int(length) for length in candidates if length]
@@ -127,7 +128,7 @@ def scaled_lengths(settings: RopeSettings, config: Any) -> ScaledLengths | None:
     `linear` and `dynamic` do not: max_position_embeddings is the length before in some models, and the length
     after in others.
     """
-    original_length = settings.get("original_max_position_embeddings")
+    original_length = settings.get(ORIGINAL_LENGTH)
     if settings.get("rope_type") not in SCALED_TYPES or original_length is None:
         return None
     scaled_length = config.max_position_embeddings
