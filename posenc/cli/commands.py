@@ -238,9 +238,7 @@ def sample_command(context: typer.Context, overrides: SampleSettings = None) -> 
 def bench_command(
     context: typer.Context,
     overrides: Overrides = None,
-    eval_lengths: Annotated[
-        OptionalText, option("Lengths to evaluate at: 1x,8x (default: 8x); none: only train.")
-    ] = None,
+    eval_lengths: Annotated[str, option("Lengths to evaluate at: 1x,8x; none: only train.")] = "8x",
     repeats: Annotated[int, option("Pairs of timings for each figure.")] = 9,
     format: Annotated[str, choice("table", "markdown", "json")] = "table",
 ) -> None:
@@ -249,7 +247,7 @@ def bench_command(
         from posenc.cli.bench import run_bench
 
     line = _settings_line(context, overrides)
-    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths or "8x", format=format))
+    raise typer.Exit(run_bench(line, repeats=repeats, lengths=eval_lengths, format=format))
 
 
 @data_app.command(name="list")

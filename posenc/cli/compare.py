@@ -47,6 +47,7 @@ def run_compare(
     """Read the runs below `paths` that meet the conditions, compare them, and write. Raises UserError."""
     # The rules are the same for all runs, so none is read.
     if output.explain:
+        _check_explain(output)
         write(rules_of_tables(), sys.stdout)
         return
     if output.against is not None:
@@ -113,6 +114,19 @@ def split_list(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
 # --- before the comparison
 
 
+def _check_explain(output: Output) -> None:
+    """Raise UserError for a file, which the rules would not be written into."""
+    files = _options_of_files(output.files)
+    if files:
+        problem = f"the rules are printed, so --{files[0]} has no effect"
+        raise UserError("--explain", None, problem, hint="posenc compare --explain > FILE")
+
+
+def _options_of_files(files: FileOptions) -> list[str]:
+    """Return the options of files that were given."""
+    return [field.name.replace("_", "-") for field in fields(files) if getattr(files, field.name)]
+
+
 def _check_against(table: str, request: CompareRequest, output: Output) -> None:
     """Raise UserError for an option that has no effect on a comparison with a paper's table."""
     default = CompareRequest()
@@ -121,9 +135,9 @@ def _check_against(table: str, request: CompareRequest, output: Output) -> None:
     unread = [name for name in names if getattr(request, name) != getattr(default, name)]
     unread += [name for name in ("full", "labels") if getattr(output, name)]
     # It is printed, and has no files.
-    unread += [field.name for field in fields(FileOptions) if getattr(output.files, field.name)]
+    unread = [name.replace("_", "-") for name in unread] + _options_of_files(output.files)
     if unread:
-        problem = f"does not read --{unread[0].replace('_', '-')}"
+        problem = f"does not read --{unread[0]}"
         raise UserError("--against", table, problem, hint="leave it out; --where and --format are read")
 
 

@@ -11,7 +11,7 @@ from posenc.core.atomic_files import write_bytes_atomic, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
-from posenc.report.figure import FORMATS, Figure, check_kind, figure_of
+from posenc.report.figure import PICTURE_FORMATS, Figure, check_kind, figure_of
 from posenc.report.formats import render
 from posenc.report.papers import replaced_characters
 from posenc.report.parts import chart_of_protocol
@@ -20,7 +20,7 @@ from posenc.results.comparison import Comparison
 if TYPE_CHECKING:
     from posenc.report.drawing import Drawing
 
-PICTURES = {f".{format}": format for format in FORMATS}
+PICTURES = {f".{format}": format for format in PICTURE_FORMATS}
 PAGES = {".html": "html", ".htm": "html"}
 TABLES = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json", ".txt": "table"}
 
@@ -59,7 +59,7 @@ class Outputs:
     @property
     def pictures(self) -> list[OutputFile]:
         """Return those of the files that are pictures."""
-        return [file for file in self.files if file.format in FORMATS]
+        return [file for file in self.files if file.format in PICTURE_FORMATS]
 
 
 def check_files(options: FileOptions, protocol: str) -> Outputs:
@@ -136,7 +136,7 @@ def write_files(
     for file in outputs.files:
         if file.format == "html":
             write_text_atomic(file.path, make_page())
-        elif drawing is not None and file.format in FORMATS:
+        elif drawing is not None and file.format in PICTURE_FORMATS:
             write_bytes_atomic(file.path, drawing.data(file.format))
         else:
             text = render(comparisons, file.format, full=full, with_short_lengths=with_short_lengths)

@@ -34,7 +34,9 @@ Against = Annotated[
 # --- how the table is printed
 
 Format = Annotated[str, choice("table", "markdown", "csv", "latex", "json")]
-Full = Annotated[bool, option("Every number with its interval; seeds, probes, notes.", "--full")]
+Full = Annotated[
+    bool, option("Every number with its interval, seeds, notes; in md and tex lengths below T.", "--full")
+]
 Explain = Annotated[bool, option("How to read the table.", "--explain")]
 Labels = Annotated[
     OptionalTexts, option("Other names of rows: rope=RoPE,sqrt_bias=Ours.", metavar="NAME=TEXT")

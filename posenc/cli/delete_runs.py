@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posenc.cli.runs import read_runs
 from posenc.core.console import say
-from posenc.core.errors import UserError, nearest, plural, visible
+from posenc.core.errors import UserError, nearest, plural, suggestion, visible
 from posenc.results.runs import Run
 from posenc.running.delete_runs import check_deletable, delete_run, size_of
 
@@ -58,7 +58,7 @@ def _runs_of_names(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
         matches = exact_matches or [run for run in runs if fnmatch.fnmatchcase(run.name, name)]
         if not matches:
             close = nearest(name, [run.name for run in runs])
-            hint = "see: posenc runs" if close is None else f"did you mean: {close}"
+            hint = "see: posenc runs" if close is None else suggestion(close)
             raise UserError("--delete", visible(text), "no such run", hint=hint)
         # The key is the path: a run that two names mean is deleted once.
         for run in matches:

@@ -23,7 +23,7 @@ from posenc.config.yaml_files import (
     first_sentence,
 )
 from posenc.core.console import write
-from posenc.core.errors import UserError, nearest, visible
+from posenc.core.errors import UserError, nearest, suggestion, visible
 from posenc.core.paths import choice_file, choice_files
 
 FLAGS = ("--help", "-h")
@@ -223,11 +223,11 @@ def _no_such_topic(request: HelpRequest, topic: str) -> UserError:
     topics = list(dict.fromkeys([ALL, *groups, *parts]))
     line = f"posenc {request.command}"
     close = nearest(topic, topics)
-    hint = f"did you mean: {line} --help {close}" if close else f"{line} --help all"
+    hint = suggestion(f"{line} --help {close}") if close else f"{line} --help all"
     for group in groups:
         # Somebody asks for `--help alibi`, which is a choice of a group.
         if topic in choice_files(group, request.config_dir):
-            hint = f"did you mean: {line} {group}={topic} --help"
+            hint = suggestion(f"{line} {group}={topic} --help")
     return UserError("--help", visible(topic), "there is no help on this", allowed=topics, hint=hint)
 
 

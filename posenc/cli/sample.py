@@ -16,7 +16,7 @@ from posenc.config.keys import group_of, key_of
 from posenc.config.keys_of_commands import GROUPS_OF_SAMPLED_SUBJECT, KEYS_OF_SAMPLE, KEYS_OF_WRITING
 from posenc.config.overrides import parse
 from posenc.core.console import write
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError, suggestion, visible
 from posenc.data import prepare
 
 WIDTH = 80  # columns
@@ -82,7 +82,7 @@ def read_settings(arguments: Sequence[str], keys: Sequence[str]) -> dict[str, An
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals and key not in keys:
-            raise UserError(argument, None, "is no KEY=VALUE", hint=f"did you mean: run={argument}")
+            raise UserError(argument, None, "is no KEY=VALUE", hint=suggestion(f"run={argument}"))
         if key not in keys:
             raise UserError("KEY", key, "there is no such setting", allowed=keys)
         if not value:

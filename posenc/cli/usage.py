@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from posenc.config.overrides import is_group
-from posenc.core.errors import UserError, nearest
+from posenc.core.errors import UserError, nearest, suggestion
 from posenc.core.foreign_names import setting_called
 
 EXTRA_ARGUMENTS = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)")  # of Typer and click
@@ -86,7 +86,7 @@ def _no_such_option(option: str, command: Any, path: str) -> UserError:
     setting = key if is_group(key) else setting_called("train", key) or ""
     hint = f"see {path} --help"
     if close is not None:
-        hint = f"did you mean: {close}"
+        hint = suggestion(close)
     elif is_group(setting) and "--where" in offered:
         hint = f"to choose among runs: --where {setting}=..."
     return UserError(option, None, "there is no such option", allowed=", ".join(offered), hint=hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from posenc.core.errors import UserError, nearest
+from posenc.core.errors import UserError, nearest, suggestion
 from posenc.core.paths import choice_files
 
 RESUME = "the same command again resumes a run: posenc train with its settings; posenc runs prints it"
@@ -74,4 +74,4 @@ def _command_meant(word: str, commands: Sequence[str]) -> str | None:
 
 def _refusal(word: str, problem: str, line: str) -> UserError:
     """Return the error for a first word, with the line that was meant."""
-    return UserError(word, None, problem, hint=f"did you mean: {line}")
+    return UserError(word, None, problem, hint=suggestion(line))

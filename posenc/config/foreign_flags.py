@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from posenc.config.yaml_files import chosen_settings, default_choices
+from posenc.core.errors import suggestion
 from posenc.core.foreign_names import instead_of_setting, setting_called
 
 WITH_SETTINGS_HELP = ("train", "eval")  # commands with `--help all`
@@ -41,7 +42,7 @@ def hint_at_flags(command: str, arguments: Sequence[str], unknown: Sequence[str]
         # What has blanks or quotes is no word of a line, but an
         # explanation, or is quoted for the shell already.
         if " " in meant or "'" in meant:
-            hints.append(f"did you mean: {meant}")
+            hints.append(suggestion(meant))
         else:
             words.append(meant)
     if words:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from posenc.config.overrides import NAME_OF_RUN, is_group
-from posenc.core.errors import nearest
+from posenc.core.errors import nearest, suggestion
 from posenc.core.paths import choice_files, conf_dir, exists, expanded, is_file
 from posenc.encodings.other_names import hint_at_family, named_elsewhere
 
@@ -37,7 +37,7 @@ def hint_at_word(word: str) -> str:
     if is_group(word):
         return f"its value stands behind '=', without spaces: {word}=..."
     meant = _setting_of(word)
-    return f"did you mean: {meant}" if meant else HOW_TO_QUOTE
+    return suggestion(meant) if meant else HOW_TO_QUOTE
 
 
 def _setting_of(word: str) -> str | None:
@@ -77,7 +77,7 @@ def hint_at_several(key: str, value: object, allowed: str) -> str:
     if not isinstance(value, str):
         return ""
     if allowed.startswith("a list"):
-        return f"did you mean: '{key}=[{value}]'"
+        return suggestion(f"'{key}=[{value}]'")
     bounds = RANGE.fullmatch(value)
     if bounds is None or not allowed.startswith("a whole number"):
         return ""
@@ -97,7 +97,7 @@ def hint_at_choice(group: str, value: str) -> str:
     # A value of `data` can only mean a path: names of data sets on the hub are another setting.
     may_be_hub_name = group != "data" and not has_similar
     if group in CHOICE_AND_PATH and (_looks_like_a_path(value) or may_be_hub_name):
-        return f"did you mean: {_by_path(group, value)}"
+        return suggestion(_by_path(group, value))
     if glob.has_magic(value):
         return f"several of them: -m '{group}=glob({value})'"
     if group == "data":
@@ -110,7 +110,7 @@ def hint_at_choice(group: str, value: str) -> str:
         if meant is None and exists(f"{value}.py"):
             meant = f"encoding={value}.py"
         if meant is not None:
-            return f"did you mean: {meant}"
+            return suggestion(meant)
     own_yaml = f"--config-dir DIR with its YAML in DIR/{group}/"
     if group == "encoding":
         return f"one of your own: encoding=./FILE.py, or {own_yaml}"

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from posenc.config.foreign_flags import hint_at_flags
 from posenc.config.keys import group_of, is_hydras, key_of
 from posenc.core.console import say
-from posenc.core.errors import UserError, nearest, visible
+from posenc.core.errors import UserError, nearest, suggestion, visible
 from posenc.core.paths import conf_dir, exists, expanded, is_folder
 from posenc.core.torchrun import is_another_process
 
@@ -131,7 +131,7 @@ def _refuse_unknown_flag(
         return
     flag = unknown[0].partition("=")[0]
     close = nearest(flag, offered_flags)
-    hint = f"did you mean: {close}\n{HOW_TO_WRITE}"
+    hint = f"{suggestion(close)}\n{HOW_TO_WRITE}"
     if close is None:
         hint = hint_at_flags(command, arguments, unknown)
     raise UserError(flag, None, "there is no such option", allowed=", ".join(offered_flags), hint=hint)

@@ -18,7 +18,7 @@ from posenc.config.keys import is_hydras, key_of
 from posenc.config.overrides import as_typed
 from posenc.config.parsing import has_several_values, unreadable_override
 from posenc.config.yaml_files import default_choices
-from posenc.core.errors import SUGGESTS, UserError, first_line, nearest
+from posenc.core.errors import SUGGESTS, UserError, first_line, nearest, suggestion
 from posenc.core.foreign_names import instead_of_setting, setting_called
 from posenc.core.paths import choice_files
 from posenc.settings.base import keys_of_users
@@ -142,7 +142,7 @@ def unknown_setting(command: str, key: str, value: object, known: list[str]) -> 
         written = value if isinstance(value, str) else None
         close = _meant_setting(command, key, written, candidates)
         all_settings = f"posenc {command} --help all says what each setting means"
-        hint = f"did you mean: {close}" if close else all_settings
+        hint = suggestion(close) if close else all_settings
     siblings = ", ".join(sorted(_siblings(key, known)))
     return UserError(key, value, "there is no such setting", allowed=siblings, hint=hint)
 

@@ -13,7 +13,7 @@ SUGGESTS = "did you mean"  # how a hint begins that says what may have been mean
 LONGEST_VALUE = 200  # characters printed of a value, which may come from somebody else's file
 LONGEST_LINE = 600  # characters of any other line; the list of all encodings has 350
 END_OF_LINE = 50  # characters that stay at the end of a line that is cut
-LONGEST_NAME = 60  # characters of a part of a file name
+LONGEST_PART = 60  # characters of a part of a file name
 # of difflib's ratio, for a suggestion. At 0.5 `epochs` was answered with `eps` (0.67), `--encoding` with
 # `--config-dir`, and the name of any folder with some corpus; swapped letters (`yran`) give 0.75.
 CLOSE_ENOUGH = 0.7
@@ -35,13 +35,18 @@ def _visible_character(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
+def suggestion(meant: object) -> str:
+    """Return a hint that names what may have been meant: `did you mean: rope`."""
+    return f"{SUGGESTS}: {meant}"
+
+
 def plural(count: int, noun: str) -> str:
     """Return `1 document`, `2,000 documents`."""
     suffix = "" if count == 1 else "s"
     return f"{count:,} {noun}{suffix}"
 
 
-def safe_name(text: str, longest: int = LONGEST_NAME) -> str:
+def safe_name(text: str, longest: int = LONGEST_PART) -> str:
     """Return a part of a file name: `[A-Za-z0-9._+-]` only, no leading dot, 1 to `longest` characters."""
     allowed = re.sub(r"[^A-Za-z0-9._+-]+", "_", text)
     # A leading dot would hide the file, and a leading dash would be an option to a shell's commands.
@@ -147,7 +152,7 @@ class UserError(Exception):
         hints = []
         # Suggestions come first, since what is allowed may take several lines of a terminal.
         if self.nearest is not None:
-            hints.append(f"{SUGGESTS}: {visible(self.nearest)}")
+            hints.append(suggestion(visible(self.nearest)))
         if self.hint.startswith(SUGGESTS):
             hints.append(self.hint)
         if self.allowed:

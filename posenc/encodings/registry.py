@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from posenc.core.entry_points import entry_points
-from posenc.core.errors import SUGGESTS, UserError
+from posenc.core.errors import UserError, suggestion
 from posenc.core.paths import expanded, is_file, why_missing
 from posenc.core.plugins import named_classes_in, plugin_module
 from posenc.encodings.other_names import hint_at_family, named_elsewhere
@@ -81,14 +81,14 @@ def encoding_class(name: str, plugins: Sequence[str] = ()) -> type[Encoding]:
         return from_plugins[name]
     problem = "there is no such encoding"
     names = list_encodings(plugins)
-    suggestion = hint_at_family(name)
+    hint = hint_at_family(name)
     meant = named_elsewhere(name)
     if meant is not None:
-        suggestion = f"{SUGGESTS}: {meant}"
-    if suggestion is not None:
+        hint = suggestion(meant)
+    if hint is not None:
         # As a text, since of a list the error would name the nearest name by its letters, too: `binary`
         # for `rotary`.
-        raise UserError("encoding", name, problem, allowed=", ".join(names), hint=suggestion)
+        raise UserError("encoding", name, problem, allowed=", ".join(names), hint=hint)
     own = "an encoding of your own: encoding=./FILE.py, or plugins=[MODULE]"
     raise UserError("encoding", name, problem, allowed=names, hint=own)
 

@@ -76,7 +76,7 @@ class Mark:
 
 
 def picture_bytes(picture: Picture, format: str) -> bytes:
-    """Return the content of a file in one of figure.FORMATS, the same bytes for the same picture."""
+    """Return the content of a file in one of figure.PICTURE_FORMATS, the same bytes for the same picture."""
     chart = configured(_picture_chart(picture), LOOK, alt.LegendConfig(columns=LEGEND_COLUMNS))
     return image_bytes(draw_svg(specification(chart)), format)
 

@@ -50,8 +50,8 @@ def _panel_table(panel: Panel) -> Table:
 
 def _heat_table(panel: Heat) -> Table:
     """Return a few rows and columns of a map of vectors."""
-    rows = _even_steps(len(panel.positions))
-    columns = _even_steps(len(panel.dimensions))
+    rows = _few_indices(len(panel.positions))
+    columns = _few_indices(len(panel.dimensions))
     heads = [f"{panel.dimensions[column]:g}" for column in columns]
     printed = []
     for row in rows:
@@ -60,7 +60,7 @@ def _heat_table(panel: Heat) -> Table:
     return table_of_rows(["position", *heads], printed, f"{panel.title}: number of the vector")
 
 
-def _even_steps(count: int) -> list[int]:
+def _few_indices(count: int) -> list[int]:
     """Return up to MOST_NUMBERS of the indices 0..count-1, the first and the last among them."""
     steps: list[int] = evenly_spaced(count, min(count, MOST_NUMBERS)).tolist()
     return steps

@@ -16,15 +16,15 @@ from posenc.results.numbers import as_text, printed, printed_change
 from posenc.results.published import Against, AgainstLine
 from posenc.results.records import SCHEMA_VERSION
 
-FORMATS = ("table", "markdown", "json")
+AGAINST_FORMATS = ("table", "markdown", "json")
 # The T of a paper stands in the lengths: 1x is T. A column of it would make the table wider than a terminal.
 HEADS = ("encoding", "length there", "published", "change", "measured", "change", "difference")
 
 
 def show_against(against: Against, format: str, stream: TextIO) -> None:
-    """Print to a stream. Raises UserError for a format that is not in FORMATS."""
-    if format not in FORMATS:
-        raise UserError("--format", format, "no such format with --against", allowed=FORMATS)
+    """Print to a stream. Raises UserError for a format that is not in AGAINST_FORMATS."""
+    if format not in AGAINST_FORMATS:
+        raise UserError("--format", format, "no such format with --against", allowed=AGAINST_FORMATS)
     if format == "json":
         document = {"schema_version": SCHEMA_VERSION, **against.to_dict()}
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -17,15 +17,15 @@ from posenc.report.charts.names import OWN_CAPTION
 from posenc.report.charts.vega import draw_svg, image_bytes
 from posenc.report.figure import (
     DEFAULT,
-    PAGE_WIDTH,
     POINTS_OF_INCH,
+    TEXT_WIDTH,
     Figure,
 )
 from posenc.report.parts import chart_kinds
 from posenc.results.comparison import Comparison
 
 NARROWEST_PANEL = 150  # points, with its axis
-SMALLEST_SIDE = 40.0  # points, of a panel without its axes
+SMALLEST_PANEL = 40.0  # points, of a panel without its axes
 CHARACTER = 3.4  # points, the mean width of a character of 7 points (looks.py), in lower case mostly
 LEGEND_SYMBOL = 24  # points, of an entry without its name
 PANEL_GAP = 14  # points between panels
@@ -50,7 +50,7 @@ class Drawing:
     caption: str  # what posenc says about it, for the text around the figure
 
     def data(self, format: str) -> bytes:
-        """Return the content of a file in one of posenc.report.figure.FORMATS."""
+        """Return the content of a file in one of posenc.report.figure.PICTURE_FORMATS."""
         return image_bytes(self.svg, format)
 
 
@@ -60,7 +60,7 @@ def draw_figure(kind: str, comparisons: Sequence[Comparison], figure: Figure = D
     chart = make_chart(kind, comparisons, RowNames(comparisons), look)
     if chart is None:
         raise UserError("--plot-kind", kind, chart_kinds()[kind].problem)
-    width = figure.width or PAGE_WIDTH
+    width = figure.width or TEXT_WIDTH
     columns = max(1, min(len(chart.panels), int(width // NARROWEST_PANEL)))
     if chart_kinds()[kind].needs_full_width:
         columns = 1
@@ -70,7 +70,7 @@ def draw_figure(kind: str, comparisons: Sequence[Comparison], figure: Figure = D
 
 def _draw_to_size(chart: Chart, figure: Figure, look: Look, grid: Grid) -> str:
     """Return the SVG of a figure whose panels fill its size. Raises UserError for one that is too small."""
-    width = figure.width or PAGE_WIDTH
+    width = figure.width or TEXT_WIDTH
     # Vega fits only a single panel to a size by itself (`autosize` ignores facets), so that the size is found
     # by drawing.
     panel = Size(width / grid.columns, (figure.height or 0.0) / grid.rows)
@@ -84,12 +84,13 @@ def _draw_to_size(chart: Chart, figure: Figure, look: Look, grid: Grid) -> str:
             break
         # What is missing is shared among the panels of a row, since axes and legend keep their size.
         panel = Size(
-            max(SMALLEST_SIDE, panel.width + missing_width / grid.columns),
-            max(SMALLEST_SIDE, panel.height + missing_height / grid.rows),
+            max(SMALLEST_PANEL, panel.width + missing_width / grid.columns),
+            max(SMALLEST_PANEL, panel.height + missing_height / grid.rows),
         )
     # Without --size, a figure of long names may be wider than the page.
-    if figure.width is not None and min(missing_width, missing_height) < -2 * TOLERANCE:
-        asked_size = Size(drawn_size.width + missing_width, drawn_size.height + missing_height)
+    is_too_large = min(missing_width, missing_height) < -2 * TOLERANCE
+    if figure.width is not None and is_too_large:
+        asked_size = Size(figure.width, figure.height or drawn_size.height)
         hint = f"--size {_in_inches(drawn_size)}; fewer --rows and --legend off save room"
         raise UserError("--size", _in_inches(asked_size), "is too small for this figure", hint=hint)
     return svg
@@ -137,7 +138,7 @@ def _layout(
 
     `panel` is the size of a panel without its axes.
     """
-    width = figure.width or PAGE_WIDTH
+    width = figure.width or TEXT_WIDTH
     height = chart.height if figure.height is None else panel.height
     layers = chart.layers
     has_legend = figure.has_legend

@@ -65,15 +65,15 @@ def _tables_of_protocol(runs: Sequence[Run], protocol: str) -> list[Table]:
 def next_command(run: Run, saved: Path, can_train_longer: bool, width: int) -> str:
     """Return what to type after a run.
 
-    An undertrained run can be trained longer. Otherwise it is the same command with a second encoding and
-    three seeds. Where the run does not know its command, or that would be wider than the screen, it is the
-    comparison of all runs beside this one.
+    An undertrained run can be trained longer. Otherwise it is the same command with three seeds, and with a
+    second encoding where it names one. Where the run does not know its command, or that would be wider than
+    the screen, it is the comparison of all runs beside this one.
     """
     tokens = _trained_tokens(run)
     if can_train_longer and tokens is not None:
         return f"train longer: train.tokens={LONGER_TRAINING * tokens} (now {tokens})"
     runs_dir = saved.parent.parent  # of RUNS_DIR/EXPERIMENT/RUN
-    compare = f"posenc compare {runs_dir}"
+    compare = shlex.join(["posenc", "compare", str(runs_dir)])
     command = resume_command(run)
     if command is None:
         return compare

@@ -13,9 +13,9 @@ from posenc.report.charts.names import plots
 from posenc.report.texts import row_label
 from posenc.results.comparison import Comparison
 
-FORMATS = ("png", "svg", "pdf")
+PICTURE_FORMATS = ("png", "svg", "pdf")
 POINTS_OF_INCH = 72
-PAGE_WIDTH = 5.5 * POINTS_OF_INCH  # of the text of a paper
+TEXT_WIDTH = 5.5 * POINTS_OF_INCH  # of the text of a paper
 SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:x(\d+(?:\.\d+)?))?(?:in)?")
 SMALLEST_SIDE = 1.0  # inches
 LARGEST_SIDE = 40.0  # inches
@@ -28,7 +28,7 @@ COMMA_BEFORE_NAME = re.compile(r",(?=[^,]*=)")
 class Figure:
     """How the picture of a comparison is laid out in a file."""
 
-    width: float | None = None  # points; None: PAGE_WIDTH
+    width: float | None = None  # points; None: TEXT_WIDTH
     height: float | None = None  # points; None: as high as the chart needs
     caption: str | None = None  # below the chart; charts.names.OWN_CAPTION: what posenc says about it
     has_legend: bool = True
@@ -75,8 +75,8 @@ def check_font(family: str) -> str:
 
 def check_picture(option: str, path: Path) -> Path:
     """Return the path of a picture. Raises UserError for a wrong suffix or folder."""
-    if path.suffix[1:].lower() not in FORMATS:
-        allowed = ", ".join(f".{name}" for name in FORMATS)
+    if path.suffix[1:].lower() not in PICTURE_FORMATS:
+        allowed = ", ".join(f".{name}" for name in PICTURE_FORMATS)
         raise UserError(option, path, "its ending names the format", allowed=allowed)
     return output_file(option, path)
 

@@ -17,7 +17,7 @@ from posenc.report.terminal import terminal_text
 from posenc.results.comparison import Comparison
 from posenc.results.records import SCHEMA_VERSION
 
-FORMATS = ("table", "markdown", "csv", "latex", "json")
+TABLE_FORMATS = ("table", "markdown", "csv", "latex", "json")
 FORMULA_SIGNS = "=+-@＝＋－＠"  # a spreadsheet takes a text that begins with one for a formula
 
 
@@ -33,7 +33,7 @@ def render(
     """Return comparisons as text that ends with a newline; only the format `table` uses `width` and `color`.
 
     With `full` every number has its interval; with `with_short_lengths` there are lengths below T, too.
-    Raises UserError for a format that is not in FORMATS.
+    Raises UserError for a format that is not in TABLE_FORMATS.
     """
     has_short_lengths = with_short_lengths or full
     match format:
@@ -54,7 +54,7 @@ def render(
             return csv_text(cells_table(comparisons))
         case "json":
             return json_document(comparisons)
-    raise UserError("--format", visible(format), "no such format", allowed=FORMATS)
+    raise UserError("--format", visible(format), "no such format", allowed=TABLE_FORMATS)
 
 
 # --- JSON

@@ -103,7 +103,7 @@ def _seed_fields(cell: SeedCell) -> Line:
     """Return the columns of one run at one window; its intervals are over documents."""
     member = cell.member
     nats = cell.nats
-    fields: Line = {
+    losses: Line = {
         "run": str(member.run.path),
         "seed": member.run.seed,
         "multiple": nats.multiple,
@@ -112,11 +112,11 @@ def _seed_fields(cell: SeedCell) -> Line:
         **with_interval("change_nats", nats.change, nats.change_ci95),
     }
     if cell.bits is not None:
-        fields["loss_bpb"] = cell.bits.mean
-        fields |= with_interval("change_bpb", cell.bits.change, cell.bits.change_ci95)
+        losses["loss_bpb"] = cell.bits.mean
+        losses |= with_interval("change_bpb", cell.bits.change, cell.bits.change_ci95)
     first = member.measurements[0] if member.measurements else None
     return {
-        **fields,
+        **losses,
         "verdict": None if nats.verdict is None else str(nats.verdict),
         "targets": nats.targets,
         "documents": nats.documents,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenc.core.errors import UserError, nearest, plural, visible
+from posenc.core.errors import UserError, nearest, plural, suggestion, visible
 from posenc.core.quantities import clock
 from posenc.core.run_states import DIVERGED, FINISHED, RESUMABLE, RUNNING, STATES
 from posenc.report.tables import Table, TableColumn, text_column
@@ -97,7 +97,7 @@ def _named_column(name: str, runs: Sequence[ListedRun], now: float) -> TableColu
         allowed = f"{', '.join(columns)}, or a setting: train.lr"
         # Suggested by hand, since the settings of all runs would make a list that fills the screen.
         close = nearest(name, list(columns))
-        hint = "" if close is None else f"did you mean: {close}"
+        hint = "" if close is None else suggestion(close)
         raise UserError("--columns", visible(name), "no such column", allowed=allowed, hint=hint)
     return text_column(visible(name), [visible(value or "-") for value in values], is_words=True)
 

@@ -28,7 +28,7 @@ from posenc.report.texts import cut
 
 GAP = 2  # columns of the terminal between two columns of a table
 LEAST_NAME = 14  # a row's name may be cut to this width, so that all columns fit
-LONGEST_NAME = 30  # where columns go below each other, so that names need not be cut
+LONGEST_UNCUT_NAME = 30  # where columns go below each other, so that names need not be cut
 MARK_WIDTH = 2  # a blank and the mark
 MARK_STYLES = {BEST: "bold green", TIED: "green"}
 WORD_STYLES = {
@@ -78,7 +78,7 @@ def terminal_text(reports: Sequence[Report], width: int, color: bool) -> str:
         left_out = _print_tables(console, report.tables, width)
         all_notes = list(report.notes)
         if left_out:
-            all_notes.insert(0, f"{plural(left_out, 'more length')}: a wider terminal, or --full")
+            all_notes.insert(0, f"{plural(left_out, 'more column')}: a wider terminal, or --full")
         notes = [note for note in all_notes if note not in printed_notes]
         printed_notes.update(notes)
         if notes and report.has_gap:
@@ -172,7 +172,7 @@ def _blocks(table: Table, width: int) -> list[Table]:
     keys = table.columns[: table.n_keys]
     other_columns = table.columns[table.n_keys :]
     has_words = any(column.is_words for column in table.columns)
-    longest_name = LEAST_NAME if has_words else LONGEST_NAME
+    longest_name = LEAST_NAME if has_words else LONGEST_UNCUT_NAME
     room = width - min(column_width(names), longest_name)
     room -= sum(GAP + column_width(key) for key in keys[1:])
     blocks = []

@@ -14,7 +14,7 @@ from posenc.results.rows import Row
 from posenc.results.runs import encoding_name
 from posenc.results.statistics.intervals import Interval
 
-LONGEST_NAME = 44  # characters, in charts
+LONGEST_CHART_NAME = 44  # characters, in charts
 MOST_NAMED = 3  # rows that a sentence names; of more it gives their number
 LOPSIDED = 2  # points by which the two sides of an interval differ, from which on ± would mislead
 # A count gets the unit that it has after rounding to three digits: 999,600 would be 1e+03k otherwise.
@@ -26,15 +26,24 @@ def row_label(row: Row) -> str:
     return visible(row.full_label if row.name is None else row.name)
 
 
-def cut(text: str, longest: int = LONGEST_NAME) -> str:
+def cut(text: str, longest: int = LONGEST_CHART_NAME) -> str:
     """Return a text as it can be printed, without its middle where it is too long."""
     text = visible(text)
     if cell_len(text) <= longest:
         return text
     half = (longest - 2) // 2
     # The middle goes: names of runs and rows begin with the encoding and end with what tells them apart.
-    end = text[len(text) - (longest - 2 - half) :]
-    return f"{text[:half]}..{end}"
+    start = _within(text, half)
+    end = _within(text[::-1], longest - 2 - half)[::-1]
+    return f"{start}..{end}"
+
+
+def _within(text: str, width: int) -> str:
+    """Return as many of the first characters of a text as have room in columns of a terminal."""
+    # By cell_len and not by len: a letter of Chinese takes two columns.
+    while cell_len(text) > width:
+        text = text[:-1]
+    return text
 
 
 def length_text(multiple: float) -> str:
@@ -94,12 +103,14 @@ def share_text(share: float) -> str:
 
 def share_with_interval(cell: RecallCell) -> str:
     """Return a recall in per cent with its interval: `62±4`, or `71 [3, 100]` where that is lopsided."""
-    low, high = (round(100 * end) for end in cell.ci95)
-    percent = round(100 * cell.accuracy)
+    low, high = cell.ci95
+    percent = 100 * cell.accuracy
+    above = 100 * high - percent
+    below = percent - 100 * low
     # 71±48 once stood for [3, 100]: an interval that is cut at 100 has no single half width.
-    if abs((high - percent) - (percent - low)) > LOPSIDED:
-        return f"{percent} [{low}, {high}]"
-    return f"{percent}±{round((high - low) / 2)}"
+    if abs(above - below) > LOPSIDED:
+        return f"{percent:.0f} {percent_interval(cell.ci95)}"
+    return f"{percent:.0f}±{(above + below) / 2:.0f}"
 
 
 def learning_text(learning: Learning) -> str:

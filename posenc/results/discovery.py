@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from posenc.core.errors import UserError, nearest, visible
+from posenc.core.errors import UserError, nearest, suggestion, visible
 from posenc.core.paths import choice_files, is_file, is_folder, named_path
 from posenc.results.bundles import SUFFIX, load_bundle
 from posenc.results.runs import Run, load_run
@@ -157,13 +157,13 @@ def _hint_at_runs(text: str) -> str:
     train_first = "train one first: posenc train encoding=rope"
     folder = _nearest_folder(Path(text))
     if folder is not None:
-        return f"did you mean: {visible(folder)}"
+        return suggestion(visible(folder))
     if text == "runs" or not PLAIN_NAME.fullmatch(text):
         return train_first
     # The names of encodings count as well: `posenc compare study rope` takes both kinds in the same place.
     close = nearest(text, [*STUDIES, *choice_files("encoding")])
     if close:
-        return f"did you mean: {close}\n{train_first}"
+        return f"{suggestion(close)}\n{train_first}"
     # it may be an encoding of a plugin, which `choice_files` does not list
     return f"runs of one encoding: --where encoding={text}\n{train_first}"
 

@@ -102,12 +102,22 @@ class Draft:
         """Return the members of its rows that have numbers."""
         return [member for group in self.groups for member in group.members if member.by_multiple]
 
+    @property
+    def columns_left_out(self) -> bool:
+        """Tell whether lengths were measured that are no columns."""
+        return len(self.columns) < len(columns_of(self.members))
+
+    @property
+    def has_curves(self) -> bool:
+        """Tell whether its numbers are losses by position."""
+        return _have_curves(self.members)
+
 
 def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
     """Return the tables in their order, with all rows and no columns. Raises UserError."""
     measured_protocols = protocols_of(runs)
     if measured_protocols and request.protocol not in (ALL_PROTOCOLS, *measured_protocols):
-        hint = "one that there is: posenc eval run=DIR 'eval.protocols=[...]'"
+        hint = "to measure another one: posenc eval run=DIR 'eval.protocols=[...]'"
         allowed = [*measured_protocols, ALL_PROTOCOLS]
         raise UserError("--protocol", request.protocol, "no run has measured it", allowed=allowed, hint=hint)
     protocols = [request.protocol]
@@ -135,15 +145,19 @@ def _all_drafts(runs: Sequence[Run], request: CompareRequest) -> list[Draft]:
 
 def _metric(request: CompareRequest, protocol: str, members: Sequence[Member]) -> Metric:
     """Return the metric of a table. Curves have no other than nats per token. Raises UserError."""
-    measurements = [measurement for member in members for measurement in member.measurements]
-    has_curves = any(measurement.curve is not None for measurement in measurements)
     # The bins of a curve keep nats per token and no bytes, so that bits per byte cannot be made of them.
-    if not has_curves or request.metric == "nats":
+    if request.metric == "nats" or not _have_curves(members):
         return request.metric
     # With all protocols a table in nats among tables in bits is of more use than an error.
     if request.protocol != ALL_PROTOCOLS:
         raise UserError("--metric", request.metric, f"{protocol} is in nats per token", allowed=["nats"])
     return "nats"
+
+
+def _have_curves(members: Sequence[Member]) -> bool:
+    """Tell whether any of the measurements is a loss by position."""
+    measurements = [measurement for member in members for measurement in member.measurements]
+    return any(measurement.curve is not None for measurement in measurements)
 
 
 def _with_chosen_rows(drafts: Sequence[Draft], patterns: Sequence[str]) -> list[Draft]:
@@ -239,8 +253,8 @@ def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[D
             raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
     with_columns = []
     for draft, columns in zip(drafts, columns_by_draft, strict=True):
-        columns_of_request = _columns_near(columns, multiples)
-        with_columns.append(replace(draft, columns=columns_of_request or columns))
+        chosen = _columns_near(columns, multiples) or columns
+        with_columns.append(replace(draft, columns=chosen))
     return with_columns
 
 
@@ -265,8 +279,12 @@ def _is_near(multiple: float, other: float) -> bool:
 def find_baseline(draft: Draft, name: str) -> int:
     """Return the index of the row that `name` means. Raises UserError if it means none or several.
 
-    A name is a full label, a label, or an encoding that has a single row.
+    A name is a full label, a label, or an encoding that has a single row. No row of a table of curves can be
+    a baseline: losses by position are not compared with those of another row.
     """
+    if draft.has_curves:
+        problem = f"{draft.protocol} measures curves, and these are not compared"
+        raise UserError("--baseline", name, problem, hint="leave it out, or choose another --protocol")
     exact_names_first: list[Callable[[RowGroup], set[str]]] = [
         lambda group: {group.full_label},
         lambda group: {group.label},

@@ -76,6 +76,7 @@ class Header:
     also_measured: tuple[str, ...] = field(metadata=NOT_IN_JSON)  # other protocols of the runs
     nats_per_bpb: float | None = field(metadata=NOT_IN_JSON)  # nats per token that equal one bit per byte
     left_out_by_reason: dict[str, int] = field(metadata=NOT_IN_JSON)  # number of records
+    columns_left_out: bool = field(metadata=NOT_IN_JSON)  # whether lengths were measured that are not shown
     trained_on: str | None = field(metadata=NOT_IN_JSON)  # the training corpus, if another one was scored
 
     @property
@@ -127,6 +128,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         margins=Margins(METRICS["bpb"], SAME_MARGIN, COLLAPSED_MARGIN, CONFIDENCE),
         left_out=left_out.total(),
         left_out_by_reason=dict(sorted(left_out.items())),
+        columns_left_out=draft.columns_left_out,
         baseline=baseline,
         trained_on=shared_or_none(_text_trained_on(member) for member in members),
         precisions=_precisions(runs),

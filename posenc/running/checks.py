@@ -18,7 +18,7 @@ from posenc.model.decoder import Decoder, ModelShape
 from posenc.settings.tree import ModelSettings
 
 FOLDER_NAME = re.compile(r"[A-Za-z0-9._+-]+")
-LONGEST_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
+LONGEST_FOLDER_NAME = 100  # characters; file systems take 255 bytes, and a hash follows
 SIZES = ("d_model", "n_layers", "n_heads", "mlp_ratio")  # settings that a model's name stands for
 
 
@@ -60,9 +60,9 @@ def check_name(key: str, value: str) -> str:
     """Return a name that may become part of a path."""
     # Listings skip hidden folders, and a command would take a dash for an option.
     begins_wrong = value.startswith((".", "-"))
-    if not FOLDER_NAME.fullmatch(value) or begins_wrong or len(value) > LONGEST_NAME:
-        allowed = f"letters, digits and . _ + - (not first: . -), at most {LONGEST_NAME}"
-        raise UserError(key, value[: LONGEST_NAME + 1], "not a name for a folder", allowed=allowed)
+    if not FOLDER_NAME.fullmatch(value) or begins_wrong or len(value) > LONGEST_FOLDER_NAME:
+        allowed = f"letters, digits and . _ + - (not first: . -), at most {LONGEST_FOLDER_NAME}"
+        raise UserError(key, value[: LONGEST_FOLDER_NAME + 1], "not a name for a folder", allowed=allowed)
     return value
 
 

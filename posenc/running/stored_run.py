@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenc.core.errors import RunError, UserError
+from posenc.core.errors import RunError, UserError, suggestion
 from posenc.core.paths import exists, is_file, named_path, why_impossible, why_missing
 from posenc.data import stored_tokenizer
 from posenc.model.decoder import Decoder, ModelShape
@@ -148,7 +148,7 @@ def directory_of(run: str, key: str = "run") -> Path:
         if exists(directory):
             problem = "not a run directory: there is no config.yaml"
         close = _runs_named(directory.name)
-        hints = [f"did you mean: {key}={' or '.join(close)}"] if close else []
+        hints = [suggestion(f"{key}={' or '.join(close)}")] if close else []
         hints.append("a run directory, or for one below runs/ its name or hash (posenc runs lists them)")
         if key == "run":
             hints.append("one run; posenc eval -m run=... alone takes a folder of runs, or a glob")

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Strict
 from pydantic_core import PydanticCustomError
 
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, suggestion
 from posenc.core.paths import absolute_path
 
 LARGEST_WHOLE = 2**63 - 1  # the largest number that files, seeds and tensors can hold
@@ -124,4 +124,4 @@ def hint_at_number(value: object) -> str:
     if match is None:
         return ""
     digits, unit = match.groups()
-    return f"did you mean: {digits}{EXPONENTS[unit.lower()]}"
+    return suggestion(f"{digits}{EXPONENTS[unit.lower()]}")

@@ -300,6 +300,7 @@ def test_what_is_no_regular_file_is_not_replaced(compare):
         ("--rows rope --baseline alibi", ["--baseline=alibi", "among those shown"]),
         ("--columns 3x", ["--columns=3x", "allowed: 1x, 8x"]),
         ("--baseline alibi --metric ppl", ["--baseline", "perplexities"]),
+        ("--explain --out rules.md", ["--explain", "--out has no effect"]),
         ("encoding=rope", ["--where encoding=rope"]),
         ("--format tex", ["--format=tex", "latex"]),
         ("--protocol slidin", ["--protocol=slidin", "did you mean: sliding"]),

@@ -7,12 +7,12 @@ from posenc.report.reports import full_report, short_report
 from posenc.report.texts import whole_percent
 
 
-def comparison_of(root, **rights):
+def comparison_of(root, columns=(), **rights):
     """Return a table with a row for each encoding, from the answers of its seeds by multiple of T."""
     for encoding, right_by_seed in rights.items():
         for seed, right in enumerate(right_by_seed):
             write_run(root, encoding, seed=seed, records=exact_records(right))
-    return compared(root, protocol="exact")
+    return compared(root, protocol="exact", columns=columns)
 
 
 def lines_of(report):
@@ -30,6 +30,18 @@ def test_the_table_has_the_seeds_that_learned_and_a_median_with_its_range(compar
         ["nope", "0/2", "(45 [40, 50])", "(<1 [0, 1])", "(0)"],
         ["rope", "2/3", "100", "80 [70, 90]", "40 [20, 60]"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "answer"),
+    [
+        ([8], "No row that learned the task has whole answers at 8x (medians of its seeds)."),
+        ([1], "No length beyond T is shown."),
+    ],
+)
+def test_of_chosen_lengths_the_answer_speaks_of_these_alone(columns, answer, tmp_path):
+    comparison = comparison_of(tmp_path, columns=columns, rope=[{1: 100, 2: 50, 8: 0}])
+    assert short_report(comparison).answer == answer
 
 
 def test_the_answer_names_the_most_whole_answers_and_who_did_not_learn(comparison):

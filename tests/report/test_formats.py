@@ -12,7 +12,7 @@ from fake_runs import compared, write_run
 
 from posenc.core.errors import UserError
 from posenc.report.figure import renamed
-from posenc.report.formats import FORMATS, render
+from posenc.report.formats import TABLE_FORMATS, render
 from posenc.report.papers import latex_text
 from posenc.report.sentences.answer import answer
 from posenc.results import load_runs
@@ -33,7 +33,7 @@ def test_an_unknown_format_names_the_nearest(sweep):
         render([compared(sweep)], "markdwn")
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name != "csv"])
+@pytest.mark.parametrize("format", [name for name in TABLE_FORMATS if name != "csv"])
 def test_every_format_says_why_a_run_has_no_number(tmp_path, format):
     write_run(tmp_path, status="failed", reason="boom", results=False)
     assert "boom" in render([compared(tmp_path)], format)

@@ -1,6 +1,7 @@
 """What is said of a comparison: facts, the answer, the notes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from fake_runs import T, compared, positions, recall_records, record, write_run
@@ -11,7 +12,9 @@ from posenc.report.sentences.answer import answer
 from posenc.report.sentences.facts import IN_FACTS, facts_of
 from posenc.report.sentences.notes import full_notes, sample_line, unit_note
 from posenc.report.sentences.recall import recall_line
+from posenc.report.texts import share_with_interval
 from posenc.results import load_runs
+from posenc.results.beside.recall_cells import Place, RecallCell
 from posenc.results.comparison import compare_runs
 from posenc.results.identity import Conditions
 
@@ -35,6 +38,56 @@ def five(tmp_path):
 def test_the_facts_are_what_all_rows_share(sweep):
     facts = facts_of(compared(sweep))
     assert facts[:4] == ["4 encodings", "3 seeds", "nano 0.8M", "T = 64 bytes"]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "ci95", "text"),
+    [
+        (0.9934, (0.9862, 0.9978), "99±1"),  # rounded ends would make it 99±0
+        (0.814, (0.7798, 0.8482), "81±3"),
+        (0.71, (0.03, 1.0), "71 [3, 100]"),
+        (0.97, (0.9466, 0.9996), "97±3"),
+    ],
+)
+def test_half_an_interval_of_recall_is_rounded_once(accuracy, ci95, text):
+    cell = RecallCell(
+        place=Place(multiple=8.0, window=8 * T, distance=4 * T, pairs=4),
+        accuracy=accuracy,
+        spread=None,
+        ci95=ci95,
+        nats=0.1,
+        windows=512,
+        seeds=3,
+        has_fixed_draw=False,
+    )
+    assert share_with_interval(cell) == text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "size"),
+    [
+        ((820_000, 820_000), "nano 0.82M"),
+        ((9_600_000, 9_900_000), "nano 10M"),
+        ((94e6, 123e6), "nano 94-123M"),
+    ],
+)
+def test_the_size_of_models_is_in_millions(sweep, parameters, size):
+    comparison = compared(sweep)
+    header = replace(comparison.header, parameters=parameters)
+    assert size in facts_of(replace(comparison, header=header))
+
+
+def test_one_document_is_no_plural(tmp_path):
+    losses = [record(int(multiple * T), loss, count=1) for multiple, loss in ((1, 1.2), (8, 2.0))]
+    write_run(tmp_path, records=losses)
+    assert sample_line(compared(tmp_path)).startswith("1 test document;")
+
+
+def test_of_a_loss_at_t_alone_nothing_is_said_beyond(tmp_path):
+    write_run(tmp_path, losses={1: 1.2, 8: 2.0})
+    comparison = compared(tmp_path, columns=[1])
+    assert answer(comparison) == "No length beyond T is shown."
+    assert sample_line(comparison).endswith("; 1 seed")
 
 
 def test_the_facts_of_a_single_row_begin_with_its_name(tmp_path):
@@ -154,6 +207,11 @@ def test_with_a_baseline_the_mark_is_on_the_lowest_difference(crossing):
 
 def test_the_change_of_an_undertrained_row_has_no_mark(sweep):
     assert not any(marks_of(sweep)["weak"])
+
+
+@pytest.mark.parametrize("make_report", [short_report, paper_report])
+def test_that_a_row_is_undertrained_is_a_reason_for_no_mark(sweep, make_report):
+    assert any(note.endswith("or undertrained") for note in make_report(compared(sweep)).notes)
 
 
 def test_an_unresolved_cell_has_no_mark(tmp_path):

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 from fake_runs import T, compared, edit_json, record, write_run
+from rich.cells import cell_len
 
 from posenc.core.console import terminal_width, write
 from posenc.core.paths import choice_files
-from posenc.report.end_of_run import show_runs
+from posenc.report.end_of_run import next_command, show_runs
 from posenc.report.formats import render
 from posenc.report.runs_table import unfinished_lines
 from posenc.report.sentences.shared import shown_columns
+from posenc.report.tables import Report
+from posenc.report.terminal import terminal_text
+from posenc.report.texts import cut
 from posenc.results import load_runs
 
 
@@ -66,6 +70,20 @@ def test_a_run_ends_with_where_it_is_and_what_to_type_next(tmp_path, monkeypatch
     assert next_line == "next   posenc train -m encoding=rope,alibi seed=0,1,2"
 
 
+def test_a_folder_with_a_blank_is_quoted_in_the_next_command(one_run):
+    (run,) = load_runs([one_run])
+    saved = Path("my runs/default") / run.name
+    assert next_command(run, saved, can_train_longer=False, width=20) == "posenc compare 'my runs'"
+
+
+@pytest.mark.parametrize("name", ["rope with a very long name", "中文名字很长的一个编码方法"])
+@pytest.mark.parametrize("width", [14, 15])
+def test_a_name_is_cut_in_its_middle_to_columns_of_the_terminal(name, width):
+    shown = cut(name, width)
+    assert width - 2 <= cell_len(shown) <= width
+    assert (shown[0], shown[-1]) == (name[0], name[-1])
+
+
 def test_the_second_encoding_of_the_next_command_is_one_that_there_is():
     assert "alibi" in choice_files("encoding")
 
@@ -88,7 +106,7 @@ def test_lengths_that_do_not_fit_are_counted(tmp_path):
     many = [record(int(m * T), 1 + m / 10) for m in (0.125, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16)]
     write_run(tmp_path, records=many)
     text = end_of_run(tmp_path)
-    assert "more lengths: a wider terminal, or --full" in text
+    assert "more columns: a wider terminal, or --full" in text
     assert "64 = T" in text
 
 
@@ -144,6 +162,26 @@ def test_everything_has_its_heads_its_seeds_and_intervals(sweep):
 
 def test_an_undertrained_row_has_that_for_a_verdict(sweep):
     assert re.search(r"weak .* undertrained\n", table(sweep))
+
+
+def test_an_unusual_number_of_seeds_is_said(tmp_path):
+    seeds_of_rows = {"rope": 3, "alibi": 3, "nope": 2, "t5": 2}
+    for name, seeds in seeds_of_rows.items():
+        for seed in range(seeds):
+            write_run(tmp_path, name, seed=seed, losses={1: 1.0 + seed / 1000, 8: 2.0 + seed / 1000})
+    words = cells_of(table(tmp_path))
+    # Of numbers that are as frequent, the smaller one is usual.
+    assert {name: "seeds" in words[name] for name in seeds_of_rows} == {
+        "rope": True,
+        "alibi": True,
+        "nope": False,
+        "t5": False,
+    }
+
+
+def test_where_all_facts_are_shared_a_table_still_has_a_line_above_it():
+    reports = [Report(["one", "two"], "", [], [])] * 2
+    assert terminal_text(reports, width=80, color=False).count("one | two") == 2
 
 
 def test_the_baseline_is_marked(sweep):

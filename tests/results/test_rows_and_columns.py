@@ -1,10 +1,12 @@
 """The rows, columns, order and baseline that a user chooses."""
 
 import pytest
-from fake_runs import compared, rows_of, write_run
+from fake_runs import T, compared, positions, record, rows_of, write_run
 
 from posenc.core.errors import UserError
+from posenc.results import load_runs
 from posenc.results.comparison import compare_runs
+from posenc.results.drafts import CompareRequest
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,15 @@ def three_lengths(tmp_path_factory):
 def test_a_baseline_is_named_by_its_whole_label(three_lengths):
     comparison = compared(three_lengths, allow_mixed=True, baseline="rope [context length 64]")
     assert comparison.header.baseline == "rope [context length 64]"
+
+
+def test_losses_by_position_have_no_baseline(tmp_path):
+    for name in ("rope", "alibi"):
+        write_run(tmp_path, name, records=[record(T, 1.0), record(8 * T, 1.5), positions()])
+    with pytest.raises(UserError, match="positions measures curves"):
+        compared(tmp_path, protocol="positions", baseline="rope")
+    tables = compare_runs(load_runs([tmp_path]), CompareRequest("all", baseline="rope"))
+    assert [table.header.baseline for table in tables] == ["rope", None]
 
 
 def test_a_baseline_of_several_rows_is_refused_with_their_labels(three_lengths):

@@ -13,7 +13,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from posenc.core.errors import UserError, nearest, plural, visible
+from posenc.core.errors import UserError, nearest, plural, suggestion, visible
 from posenc.core.machine import free_memory
 from posenc.core.paths import is_file, is_folder, why_missing
 from posenc.data.documents import Document, Notes, utf8_text
@@ -241,7 +241,7 @@ def _no_such_path(path: str, absolute: Path) -> UserError:
     if is_folder(absolute.parent) and not os.path.lexists(absolute):
         siblings = [sibling.name for sibling in absolute.parent.iterdir()]
     close = nearest(absolute.name, siblings)
-    hint = f"did you mean: {absolute.parent / close}" if close else ""
+    hint = suggestion(absolute.parent / close) if close else ""
     return UserError("data.paths", path, why_missing(absolute), hint=hint)
 
 

@@ -60,7 +60,7 @@ class UsePoint:
 
 
 def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
-    """Return a point for each row at the longest window with both; the change is logarithmic beyond FINE."""
+    """Return a point for each row at the longest window with both; far changes are logarithmic."""
     points: list[UsePoint] = []
     multiples = set()
     for panel in panels:
@@ -76,12 +76,15 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
         return None
     rows = list(dict.fromkeys(point.row for point in points))
     channels = RowChannels(rows, names, look)
-    low, high = _domain(points)
+    same = _margin_of_same(panels)
+    # The axis bends where `same` ends, as that of the changes by context does.
+    fine = FINE if same is None else same
+    low, high = _domain(points, fine)
     window = "the longest window" if len(multiples) > 1 else f"{multiples.pop():g}x"
     harm = f"harm: change at {window} against T ({unit_text(panels[0].comparison.header)})"
     x_axis = change_axis(harm, low, high, grid=False, labelOverlap=True)
     y_axis = alt.Axis(title=f"use: recall at {window} (%)", values=list(TICKS), minExtent=LABEL_EXTENT)
-    axes = Axes(change_scale(low, high, FINE), x_axis, y_axis)
+    axes = Axes(change_scale(low, high, fine), x_axis, y_axis)
     layers = [
         _rule_at_zero(axes, look),
         _intervals_of_recall(axes, channels),
@@ -89,18 +92,17 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
         _markers(axes, channels, MARKER_AREA if look.is_interactive else look.marker_area),
     ]
     sentences = [source_sentence(panels), RULE, "Lines: 95% CI."]
-    same = _margin_of_same(panels)
     if same is not None:
         layers.insert(0, _shade_of_same(axes, same, look))
         margins = panels[0].comparison.header.margins
         sentences.append(f"Grey: the loss stays the same, within {margins.same:g} {margins.unit}.")
-    sentences.append(f"Changes are logarithmic beyond {FINE:g}.")
+    sentences.append(f"Changes are logarithmic beyond {fine:.2g}.")
     without_recall = list(dict.fromkeys(point.row for point in points if not point.learned))
     if without_recall:
         sentences.append(f"Did not learn to recall: {', '.join(without_recall)}.")
 
     def name_points(width: float, height: float) -> alt.LayerChart:
-        return _names(points, (low, high), Box(0, 0, width, height), channels, look)
+        return _names(points, BentAxis(low, high, fine), Box(0, 0, width, height), channels, look)
 
     return Chart(
         title="Harm and use",
@@ -176,8 +178,8 @@ def _margin_of_same(panels: Sequence[Panel]) -> float | None:
     return None if bit is None else bit * headers[0].margins.same
 
 
-def _domain(points: Sequence[UsePoint]) -> tuple[float, float]:
-    changes = [-FINE, FINE]
+def _domain(points: Sequence[UsePoint], fine: float) -> tuple[float, float]:
+    changes = [-fine, fine]
     for point in points:
         changes += [value for value in (point.x, point.left, point.right) if value is not None]
     return DOMAIN_FACTOR * min(changes), DOMAIN_FACTOR * max(changes)
@@ -249,16 +251,32 @@ class Name:
     middle: float
 
 
+@dataclass(frozen=True)
+class BentAxis:
+    """The axis of changes: about linear up to `fine` on both sides of 0, and logarithmic beyond."""
+
+    low: float
+    high: float
+    fine: float
+
+    def share(self, change: float) -> float:
+        """Return the place of a change on the axis: 0 at its lower end, 1 at its upper end."""
+        start = self._bent(self.low)
+        return (self._bent(change) - start) / (self._bent(self.high) - start)
+
+    def _bent(self, change: float) -> float:
+        """Return the number that Vega's symlog scale makes of a change."""
+        return math.copysign(math.log1p(abs(change) / self.fine), change)
+
+
 def _names(
-    points: Sequence[UsePoint], domain: tuple[float, float], panel: Box, channels: RowChannels, look: Look
+    points: Sequence[UsePoint], axis: BentAxis, panel: Box, channels: RowChannels, look: Look
 ) -> alt.LayerChart:
     """Return the names of the points, each where it covers the least, on a halo of the background."""
     # The places are computed here, since Vega tells nobody where it will draw a point.
-    start = _symlog(domain[0])
-    scale = panel.right / (_symlog(domain[1]) - start)  # points on paper for each unit of the bent axis
 
     def x_of(change: float) -> float:
-        return (_symlog(change) - start) * scale
+        return panel.right * axis.share(change)
 
     def y_of(percent: float) -> float:
         return panel.bottom * (1 - percent / 100)
@@ -291,8 +309,3 @@ def _names(
         color=channels.color
     )
     return alt.LayerChart(layer=[halo, letters])
-
-
-def _symlog(change: float) -> float:
-    """Return the place of a change on the bent axis of Vega's symlog scale."""
-    return math.copysign(math.log1p(abs(change) / FINE), change)

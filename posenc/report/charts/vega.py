@@ -65,7 +65,7 @@ def _check_memory_limit() -> None:
 
 
 def image_bytes(svg: str, format: str) -> bytes:
-    """Return a drawn chart in one of posenc.report.figure.FORMATS: the same bytes for the same chart."""
+    """Return a drawn chart in one of `figure.PICTURE_FORMATS`: the same bytes for the same chart."""
     svg = _number_clips(svg)
     if format == "svg":
         # Numbers without a unit are pixels. The first two are the width and the height of the figure.

@@ -9,6 +9,8 @@ from posenc.results.beside.exact import EXACT, ExactCell, TableExact
 from posenc.results.comparison import Comparison
 from posenc.results.rows import Row
 
+NONE_SHOWN = "No length beyond T is shown."
+
 
 def is_exact(comparison: Comparison) -> bool:
     """Tell whether the table counts whole answers of a task; it then shows no losses."""
@@ -54,12 +56,17 @@ def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     shares_at = {index: _median_shares(learned, index) for index in beyond}
     measured = [index for index in beyond if shares_at[index]]
     if not measured:
-        return "No row that learned the task was measured beyond T."
+        # The user may have chosen columns without those beyond T.
+        is_hidden = comparison.header.columns_left_out
+        return NONE_SHOWN if is_hidden else "No row that learned the task was measured beyond T."
     # At 8x all medians are often 0 and everybody is the best. The answer is of the longest window that tells
     # rows apart.
     answered = [index for index in measured if any(share for share, _ in shares_at[index])]
     if not answered:
-        return "No row that learned the task has whole answers beyond T (medians of its seeds)."
+        where = "beyond T"
+        if comparison.header.columns_left_out:  # what is not shown may have whole answers
+            where = f"at {', '.join(length_text(multiples[index]) for index in measured)}"
+        return f"No row that learned the task has whole answers {where} (medians of its seeds)."
     longest = answered[-1]
     most = max(share for share, _ in shares_at[longest])
     best = [row for share, row in shares_at[longest] if share == most]

@@ -110,5 +110,7 @@ def _model(header: Header) -> str:
     sizes = []
     for parameters in header.parameters:
         millions = parameters / 1e6
-        sizes.append(f"{millions:.0f}" if millions >= 10 else f"{millions:.{digits}g}")
+        # Rounded first: 9.6 million in one digit would be 1e+01.
+        rounded = round(millions) if millions >= 10 else float(f"{millions:.{digits}g}")
+        sizes.append(f"{rounded:g}")
     return f"{name} {span_text(sizes)}M".strip()

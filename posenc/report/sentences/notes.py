@@ -32,8 +32,11 @@ def sample_line(comparison: Comparison) -> str:
     cells = all_cells(comparison)
     # A reader takes a narrow interval for a sure result. That of one seed holds for this model alone.
     if {cell.seeds for cell in cells if cell.seeds} == {1}:
+        beyond = [cell for cell in cells if cell.multiple != 1]
+        if not beyond and header.columns_left_out:  # of a loss at T alone no interval is shown
+            return f"{line}; 1 seed"
         # With few documents there is no interval at all, and the note must not speak of what it covers.
-        has_interval = any(cell.change_ci95 for cell in cells)
+        has_interval = any(cell.change_ci95 for cell in beyond)
         covers = f"the CI covers {noun}s, not training randomness" if has_interval else "no 95% CI"
         return f"{line}; 1 seed: {covers}"
     if len(comparison.rows) == 1:

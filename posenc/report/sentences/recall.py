@@ -134,7 +134,8 @@ def recall_note(comparison: Comparison, with_interval: bool) -> str:
     note = f"recall@: % of {noun} found within T, then the farthest"
     if has_several_recall_seeds(comparison):
         seeds = f"learned: seeds that find {table_recall.level:g}% of the {noun} within T"
-        note = f"{seeds}; recall@: % that these find within T, then the farthest"
+        longest = length_text(table_recall.multiples[-1])
+        note = f"{seeds}; @{longest}: % that these find at the farthest distance"
     # Without the level of a guess, 6% of sixteen values looks like a little memory.
     if table_recall.guess is not None:
         note += f" (a guess: {table_recall.guess:.0f}%)"
