@@ -18,7 +18,7 @@ Sort = Annotated[OptionalText, option("By name, 8x (the loss there), change or c
 Baseline = Annotated[
     OptionalText, option("Show differences to this row instead of to the loss at T.", metavar="ROW")
 ]
-AllowMixed = Annotated[bool, option("Put runs of different settings into one row.", "--allow-mixed")]
+AllowMixed = Annotated[bool, option("Put runs of different settings into one table.", "--allow-mixed")]
 RecallLevel = Annotated[
     float | None, option("Per cent recalled within T that a row needs to be ranked on recall.")
 ]

@@ -76,7 +76,9 @@ class Comparison(HasNumbersBeside):
 
 
 def compare_runs(runs: Sequence[Run], request: CompareRequest = DEFAULT_REQUEST) -> list[Comparison]:
-    """Compare runs; return a table for each set of them that can share a ranking, most runs first.
+    """Compare runs; return a table for each set of them that can share a ranking.
+
+    Tables with most runs come first, and before them those that hold their rows against long-trained runs.
 
     `header.group` says what tells a table from the others. A run without numbers is a row, or a cell of its
     row, with the reason. The change of a row is against the crop line of its own runs; so is that of a row

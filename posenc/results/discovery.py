@@ -16,8 +16,8 @@ from posenc.results.runs import Run, load_run
 
 # Names of the records that posenc ships. A folder of the same name comes first.
 STUDIES = ("study", "study-recall", "study-room")
-# A text that could be a name: no part of a path, and no glob.
 LENGTH = re.compile(r"\d+(\.\d+)?x")
+# A text that could be a name: no part of a path, and no glob.
 PLAIN_NAME = re.compile(r"[\w-]+", re.ASCII)
 MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
 

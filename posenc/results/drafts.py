@@ -36,7 +36,7 @@ class CompareRequest:
     columns: Sequence[float] = ()  # multiples of T
     sort: str | None = None  # name, 8x (the loss there), change or change@8x; `-` in front reverses it
     baseline: str | None = None  # the row that is subtracted from the others
-    allow_mixed: bool = False  # one table of all runs, labelled by what differs, not ranked across it
+    allow_mixed: bool = False  # one table of all runs, labelled by what differs
     recall_level: float = LEARNED  # per cent within T: a row below it did not learn
 
 

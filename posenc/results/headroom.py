@@ -170,7 +170,8 @@ def _recovered_by_samples(
     # Without its own loss at T the worth is not known. The loss at 8T alone gave the worth of before 0.2,
     # which mixed two things (see above).
     if not long.near:
-        far_losses = [reference.at_own_length.nats or 0.0 for reference in references]
+        losses = [reference.at_own_length.nats for reference in references]
+        far_losses = [loss for loss in losses if loss is not None]  # all of them: such a measurement has sums
         return Recovered(
             worth=None,
             worth_ci95=None,

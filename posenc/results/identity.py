@@ -178,8 +178,9 @@ def telling_sizes(run: Run, other: Run) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What a member was trained and measured on. Rows that differ in one of these are not ranked together.
+    """What a member was trained and measured on. Rows that differ in one of these have tables of their own.
 
+    With `--allow-mixed` they share one, and are ranked where they have the same T and the same targets.
     For a run without numbers only those are known that its settings name.
     """
 

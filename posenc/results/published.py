@@ -135,14 +135,15 @@ def against(runs: Sequence[Run], table: str) -> Against:
         raise UserError("--against", table, "there is no such table", allowed=tables())
     # all numbers of a published table have one metric and one protocol
     protocol = _nearest_protocol(numbers[0], protocols_of(runs), table)
-    comparison, *other_comparisons = compare_runs(runs, CompareRequest(protocol))  # most runs first
+    comparisons = compare_runs(runs, CompareRequest(protocol))
+    comparison = max(comparisons, key=lambda table: len(table.runs))
     our_numbers = _our_numbers(comparison)
     in_order = sorted(numbers, key=lambda number: (number.train_length, number.encoding, number.eval_length))
     return Against(
         table=table,
         published={key: _joined_facts(numbers, key) for key in SOURCE_KEYS},
         measured=comparison.header,
-        notes=tuple(_notes(numbers, comparison, our_numbers, len(other_comparisons))),
+        notes=tuple(_notes(numbers, comparison, our_numbers, len(comparisons) - 1)),
         rows=tuple(_line(number, numbers, comparison, our_numbers) for number in in_order),
     )
 

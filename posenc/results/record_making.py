@@ -11,13 +11,15 @@ from posenc.results.numbers import perplexity
 from posenc.results.records import UNIT, Record
 from posenc.results.statistics.documents import PerDocument, ratio_interval
 
+LATER_KEYS = ("precision",)  # fields of a RecordKey that older records do not have
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordKey:
     """What tells a record from others among those of a run, by which its file is named.
 
-    The order of the fields is a part of the names of files: a new field comes last, and is left out if it is
-    None.
+    The order of the fields is a part of the names of files. A new field comes last, is None by default, and
+    is named in LATER_KEYS.
     """
 
     protocol: str
@@ -42,10 +44,10 @@ class RecordKey:
 
     def values(self) -> list[object]:
         """Return the values in the order of the fields, from which the name of the file is made."""
-        values = [getattr(self, name) for name in self.names()]
-        # Without a precision of its own there is no value, so that records from before there was one keep
-        # their names.
-        return values if self.precision is not None else values[:-1]
+        values = {name: getattr(self, name) for name in self.names()}
+        # Without a value they are left out, so that records from before there were such fields keep their
+        # names.
+        return [value for name, value in values.items() if value is not None or name not in LATER_KEYS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +118,11 @@ def make_record(
 
 def _per_document(sums: DocumentSums) -> PerDocument | None:
     """Return the sums as a record has them, by rising document; None without any target."""
-    groups = sums.documents if sums.groups is None else sums.groups
-    columns = zip(sums.documents, sums.nats, sums.targets, sums.bytes, groups, strict=True)
+    columns = zip(sums.documents, sums.nats, sums.targets, sums.bytes, strict=True)
     rows = []
-    for document, nats, targets, size, group in columns:
+    for document, nats, targets, size in columns:
         if targets > 0:
-            rows.append((int(document), float(nats), int(targets), int(size), int(group)))
+            rows.append((int(document), float(nats), int(targets), int(size)))
     # Two records are paired by place in these lists, and the order of measuring differs between windows.
     rows.sort()
     documents = [row[0] for row in rows]
@@ -135,7 +136,8 @@ def _per_document(sums: DocumentSums) -> PerDocument | None:
         bytes=[row[3] for row in rows],
     )
     if sums.groups is not None:
-        per_document["group"] = [row[4] for row in rows]
+        group_of = dict(zip(sums.documents, sums.groups, strict=True))
+        per_document["group"] = [int(group_of[document]) for document in documents]
     return per_document
 
 

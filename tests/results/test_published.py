@@ -102,6 +102,17 @@ def test_encodings_that_nobody_measured_are_named(losses):
     assert "published and not measured: sinusoidal, t5" in against(losses, "alibi-table2").notes
 
 
+def test_of_several_tables_that_of_most_runs_is_taken(tmp_path):
+    lengths = {"rope": T, "alibi": 2 * T, "sinusoidal": 2 * T}
+    for name, length in lengths.items():
+        losses = [record(m * length, 1.2, protocol="nonoverlapping", train_length=length) for m in MULTIPLES]
+        write_run(tmp_path, name, records=losses, facts={"context_length": length})
+    # A table whose rows are held against long-trained runs comes first, however few these are.
+    own_length = record(2 * T, 1.0, protocol="nonoverlapping", train_length=2 * T)
+    write_run(tmp_path, "rope", name="long", records=[own_length], facts={"context_length": 2 * T})
+    assert "published and not measured: t5" in against(load_runs([tmp_path]), "alibi-table2").notes
+
+
 # --- accuracies
 
 

@@ -226,6 +226,12 @@ def test_a_row_of_one_seed_takes_the_seed_variance_of_its_neighbours():
     assert (high - low) / 2 == pytest.approx(half, rel=1e-6)
 
 
+def test_the_method_that_knows_less_is_named():
+    one_seed = row(1.0, seeds=(0,))
+    versus = compare_with([one_seed, row(1.1, noise=0.01)], 0, "bpb")[1]
+    assert versus.method == "predicted"
+
+
 def test_a_row_of_one_seed_is_not_the_best_beside_rows_of_several():
     words = words_of(versus_best(row(1.0, seeds=(0,)), row(1.05, noise=0.001), row(1.2, noise=0.001)))
     assert words[1] == "best"
@@ -283,6 +289,14 @@ def test_among_equal_rows_p_and_interval_are_corrected(alone):
     assert among.p == pytest.approx(5 * alone.p)
     assert among.ci95[0] < alone.ci95[0]
     assert among.ci95[1] > alone.ci95[1]
+
+
+def test_where_the_first_test_fails_all_rows_are_held_against_its_level():
+    others = [row(1.001 + 1e-9 * i, wiggle=0.115) for i in range(4)]
+    compared_rows = versus_best(BEST, *others)
+    intervals = [compared_rows[index].ci95 for index in range(1, 5)]
+    widths = [high - low for low, high in intervals]
+    assert widths == pytest.approx([widths[0]] * 4)
 
 
 def test_rows_that_are_certain_cost_the_others_nothing(alone):

@@ -6,7 +6,15 @@ import re
 from dataclasses import replace
 
 import pytest
-from fake_runs import positions, read_json, record, write_run
+from fake_runs import (
+    exact_records,
+    needle_records,
+    positions,
+    read_json,
+    recall_records,
+    record,
+    write_run,
+)
 
 from posenc.core.errors import RunError
 from posenc.results.record_files import assemble_results, find_record, read_records, write_record
@@ -116,6 +124,30 @@ def test_a_wrong_record_is_refused_by_the_name_of_its_field(field, value, messag
     content = json.dumps({**record(64, 1.0), field: value}).encode()
     with pytest.raises(ValueError, match=message):
         check_record(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("recall", {"correct": 101}),
+        ("needle", {"correct": 17}),
+        ("exact", {"right": 101}),
+        ("exact", {"tokens_right": 1001}),
+        ("exact", {"generated_right": 101}),
+    ],
+)
+def test_no_more_can_be_right_than_were_asked(name, changed):
+    makers = {
+        "recall": recall_records({32: 50}),
+        "needle": needle_records({1: [16, 16, 16]}),
+        "exact": exact_records({1: 50}),
+    }
+    damaged = makers[name][-1]
+    for key, count in changed.items():
+        is_list = isinstance(damaged[name].get(key), list)
+        damaged[name][key] = [count] * len(damaged[name][key]) if is_list else count
+    with pytest.raises(ValueError, match="more are right than were asked"):
+        check_record(json.dumps(damaged).encode())
 
 
 # --- Files of records

@@ -7,7 +7,14 @@ import pytest
 from fake_runs import record
 from scipy import stats
 
-from posenc.results.statistics.documents import Sample, difference, on_shared_documents, ratio_interval
+from posenc.results.statistics.documents import (
+    Sample,
+    change_of,
+    difference,
+    on_shared_documents,
+    ratio_interval,
+    ratio_of,
+)
 from posenc.results.statistics.intervals import Estimate, mean_and_spread, p_beyond
 from posenc.results.statistics.proportions import FactCount, SeedFacts, wilson
 from posenc.results.statistics.shared_variance import predicted_variances
@@ -92,6 +99,23 @@ def test_a_difference_divides_once_and_aligns_documents(per, expected):
 def test_a_difference_per_byte_needs_bytes():
     with pytest.raises(ValueError, match="no bytes"):
         difference([(sample([1.0]), sample([1.0], sizes=[0]))], "bytes")
+
+
+def test_where_one_document_has_all_the_bytes_there_is_no_interval():
+    sizes = [800] + [0] * 39
+    estimate = difference([(sample([2.0] * 40, sizes=sizes), sample([1.0] * 40, sizes=sizes))], "bytes")
+    assert estimate.value == pytest.approx(40 / 800 / math.log(2))
+    assert estimate.interval() is None
+
+
+def test_a_ratio_has_at_least_one_degree_of_freedom():
+    assert ratio_of(sample([1.0] * 40, targets=[10**9] + [1] * 39), "targets").freedom == 1
+
+
+def test_a_change_has_the_smaller_degrees_of_freedom():
+    even = ratio_of(sample([1.0] * 40), "targets")
+    uneven = ratio_of(sample([1.0] * 40, targets=[100] + [1] * 39), "targets")
+    assert change_of(even, uneven).freedom == change_of(uneven, even).freedom == uneven.freedom < even.freedom
 
 
 NOISE = np.random.default_rng(0).normal(15, 4, 40)

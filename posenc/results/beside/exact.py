@@ -9,12 +9,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NotRequired
+from typing import Annotated, NotRequired
 
+from pydantic import AfterValidator
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from posenc.core.run_states import DIVERGED
 from posenc.results.beside.base import LEARNED, ROUNDING, NumbersBeside, TableBeside
+from posenc.results.checks import check_at_most
 from posenc.results.measurements import Member
 from posenc.results.statistics.documents import Count, Positive
 from posenc.results.statistics.intervals import Interval
@@ -38,7 +40,15 @@ class ExactCounts(TypedDict):
     generated_tokens_right: NotRequired[Count]  # right tokens in the answers that the model itself wrote
 
 
-RECORD = ExactCounts
+def _check(exact: ExactCounts) -> ExactCounts:
+    """Return the answers if no more of them are right than there are. Raises ValueError."""
+    right = [exact["right"], exact.get("generated_right", 0)]
+    right_tokens = [exact["tokens_right"], exact.get("generated_tokens_right", 0)]
+    check_at_most([*right, *right_tokens], [exact["instances"]] * 2 + [exact["tokens"]] * 2)
+    return exact
+
+
+RECORD = Annotated[ExactCounts, AfterValidator(_check)]
 
 
 # --- in a row

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 
 from posenc.results.beside.base import NumbersBeside, TableBeside
 from posenc.results.beside.found_values import FoundValues, found_values
-from posenc.results.checks import check_aligned
+from posenc.results.checks import check_aligned, check_at_most
 from posenc.results.measurements import Measurement, Member
 from posenc.results.plain import FIELDS_IN_JSON
 from posenc.results.statistics.documents import Count, Number, Positive
@@ -33,11 +33,12 @@ class NeedleCounts(TypedDict):
 
 
 def _check(needle: NeedleCounts) -> NeedleCounts:
-    """Return the needles if their lists are equally long. Raises ValueError."""
+    """Return the needles if the numbers agree with each other. Raises ValueError."""
     windows = windows_asked(needle)
     check_aligned(
         needle["depth"], needle["keys"], needle["answers"], needle["correct"], needle["nats"], windows
     )
+    check_at_most(needle["correct"], needle["answers"])
     return needle
 
 

@@ -34,9 +34,9 @@ from posenc.results.beside.recall_cells import (
     SeedRecall,
     cell_of,
 )
-from posenc.results.beside.recall_ranks import ranked_rows
+from posenc.results.beside.recall_ranks import rank_recall
 from posenc.results.cells import shared_or_none
-from posenc.results.checks import check_aligned
+from posenc.results.checks import check_aligned, check_at_most
 from posenc.results.measurements import Measurement, Member
 from posenc.results.statistics.documents import Count, Number, Positive
 from posenc.results.statistics.intervals import mean_and_spread
@@ -62,8 +62,9 @@ class RecallCounts(TypedDict):
 
 
 def _check(recall: RecallCounts) -> RecallCounts:
-    """Return the recall if its lists are equally long. Raises ValueError."""
+    """Return the recall if its numbers agree with each other. Raises ValueError."""
     check_aligned(recall["distance"], recall["pairs"], recall["windows"], recall["correct"], recall["nats"])
+    check_at_most(recall["correct"], recall["windows"])
     return recall
 
 
@@ -109,7 +110,7 @@ def _rows_of(table: TableBeside) -> list[RowRecall | None]:
     hashes = {measurement.target_set.targets_hash for measurement in _measurements_of_recall(table)}
     if len(hashes) == 1:
         are_complete = [_is_complete(members, table.recall_level) for members in table.rows]
-        recalls = ranked_rows(recalls, are_complete)
+        recalls = rank_recall(recalls, are_complete)
     return recalls
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from posenc.results.beside.base import LEARNED
 from posenc.results.beside.recall_cells import Needs, Place, Rank, RecallCell, RowRecall
 from posenc.results.statistics.intervals import CONFIDENCE, Interval
 from posenc.results.statistics.proportions import difference_of_shares
 
-SAME_RECALL = 0.1  # a row that finds at most this share less than the best may be tied; it is 100% - LEARNED
+SAME_RECALL = (100 - LEARNED) / 100  # a row that finds at most this share less than the best may be tied
 
 
-def ranked_rows(rows: Sequence[RowRecall | None], are_complete: Sequence[bool]) -> list[RowRecall | None]:
+def rank_recall(rows: Sequence[RowRecall | None], are_complete: Sequence[bool]) -> list[RowRecall | None]:
     """Return the rows with their ranks, as far as they are complete.
 
     Rows are ranked by what their seeds that learned find. No row may win because its worse seeds are missing,
@@ -23,10 +24,10 @@ def ranked_rows(rows: Sequence[RowRecall | None], are_complete: Sequence[bool]) 
     for column in range(columns):
         rankable_cells = _rankable_cells(rows, are_complete, column)
         ranked_columns.append(with_ranks(rankable_cells))
-    ranked_rows = []
+    ranked = []
     for index, row in enumerate(rows):
-        ranked_rows.append(_with_cells(row, [column.get(index) for column in ranked_columns]))
-    return ranked_rows
+        ranked.append(_with_cells(row, [column.get(index) for column in ranked_columns]))
+    return ranked
 
 
 def _rankable_cells(

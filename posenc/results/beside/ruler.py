@@ -12,7 +12,7 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 
 from posenc.results.beside.base import NumbersBeside, TableBeside
 from posenc.results.beside.found_values import FoundValues, found_values
-from posenc.results.checks import check_aligned
+from posenc.results.checks import check_aligned, check_at_most
 from posenc.results.measurements import Measurement, Member
 from posenc.results.plain import FIELDS_IN_JSON
 from posenc.results.statistics.documents import Count, Positive
@@ -31,8 +31,9 @@ class RulerCounts(TypedDict):
 
 
 def _check(ruler: RulerCounts) -> RulerCounts:
-    """Return the values if their lists are equally long. Raises ValueError."""
+    """Return the values if the numbers agree with each other. Raises ValueError."""
     check_aligned(ruler["task"], ruler["samples"], ruler["answers"], ruler["correct"])
+    check_at_most(ruler["correct"], ruler["answers"])
     return ruler
 
 

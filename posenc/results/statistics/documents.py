@@ -104,7 +104,7 @@ class Ratio:
     It may also be the difference of two such losses (`change_of`).
     """
 
-    documents: int
+    units: int  # documents, or groups of them
     value: float
     left_out: np.ndarray  # (D,) in the order of documents or groups
     freedom: float  # effective number of units - 1
@@ -154,7 +154,7 @@ def ratios_of(samples: Sequence[Sample], per: Per) -> list[Ratio]:
 def change_of(ratio: Ratio, base: Ratio) -> Ratio:
     """Return the difference of two ratios of the same documents, which are left out of both at once."""
     return Ratio(
-        documents=ratio.documents,
+        units=ratio.units,
         value=ratio.value - base.value,
         left_out=ratio.left_out - base.left_out,
         # The smaller one makes the wider interval. The two agree unless two tokenizers cut the same text.
@@ -166,15 +166,19 @@ def document_part(first: Sequence[Ratio], second: Sequence[Ratio] = ()) -> Docum
     """Return the jackknife variance of mean(first) - mean(second), and its degrees of freedom.
 
     All ratios are of the same units. Without `second` it is the variance of mean(first). The variance is None
-    below MIN_DOCUMENTS.
+    below MIN_DOCUMENTS, and where one unit has everything that is divided by.
     """
+    import numpy as np
+
     # The mean over seeds is taken before the jackknife: all seeds saw the same documents, so that what a
     # document does to all of them does not average out.
     left_out = _mean_left_out(first)
     if second:
         left_out = left_out - _mean_left_out(second)
     freedom = min(ratio.freedom for ratio in (*first, *second))
-    if first[0].documents < MIN_DOCUMENTS:
+    # Without the only document that has bytes there is no loss, so that the variance is not known.
+    is_known = bool(np.isfinite(left_out).all())
+    if first[0].units < MIN_DOCUMENTS or not is_known:
         return DocumentPart(None, freedom)
     return DocumentPart(jackknife_variance(left_out), freedom)
 

@@ -80,7 +80,7 @@ def score_interval(share: float, count: float, quantile: float) -> Interval:
     return low, high
 
 
-def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> Interval:
+def clopper_pearson(count: int, total: int) -> Interval:
     """Return the interval of a probability, by `count` hits in `total` trials.
 
     It is that of Clopper and Pearson (1934), from exact binomial tails, except if all trials are hits or none
@@ -93,7 +93,7 @@ def clopper_pearson(count: int, total: int, confidence: float = CONFIDENCE) -> I
     """
     from scipy.special import betaincinv  # here, so that commands without intervals start sooner
 
-    error = 1 - confidence
+    error = 1 - CONFIDENCE
     error_below = error if count == total else error / 2
     error_above = error if count == 0 else error / 2
     low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, error_below))

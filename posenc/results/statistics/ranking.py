@@ -228,9 +228,9 @@ def _ranked_alone(ratios: list[Ratio]) -> RankedRow:
 
 
 def _p_value(estimate: Estimate) -> float | None:
-    """Return the two-sided p-value that the truth is beyond the margin; None if unknown."""
+    """Return the two-sided p-value of the hypothesis that the truth is within the margin; None if unknown."""
     p = p_beyond(estimate, SAME_MARGIN)
-    return None if p is None else 2 * p
+    return None if p is None else min(1.0, 2 * p)
 
 
 def _word(difference: float, p: float | None, interval: Interval | None) -> Word:
