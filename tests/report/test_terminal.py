@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from fake_runs import T, compared, edit_json, record, write_run
+from fake_runs import T, compared, edit_json, needle_records, record, write_run
 from rich.cells import cell_len
 
 from posenc.core.console import terminal_width, write
@@ -182,6 +182,33 @@ def test_an_unusual_number_of_seeds_is_said(tmp_path):
 def test_where_all_facts_are_shared_a_table_still_has_a_line_above_it():
     reports = [Report(["one", "two"], "", [], [])] * 2
     assert terminal_text(reports, width=80, color=False).count("one | two") == 2
+
+
+@pytest.mark.parametrize(
+    ("depths", "titles"),
+    [
+        (1, ["% of facts found at depth 0, by window [95% CI]"]),
+        (
+            3,
+            [
+                "alibi: % of facts found, by depth in the text and window [95% CI]",
+                "rope: % of facts found, by depth in the text and window [95% CI]",
+            ],
+        ),
+    ],
+)
+def test_rows_with_a_single_question_share_a_table_of_facts(tmp_path, depths, titles):
+    for name, correct in (("rope", 16), ("alibi", 0)):
+        records = needle_records({1: (16, 16, 16), 2: (correct, correct, correct)})
+        for measured in records:
+            measured["needle"] = {key: values[:depths] for key, values in measured["needle"].items()}
+        write_run(tmp_path, name, records=records)
+    lines = table(tmp_path, protocol="needle").splitlines()
+    assert [line for line in lines if "facts found" in line] == titles
+    if depths == 1:
+        start = lines.index(titles[0])
+        assert lines[start + 2].split() == ["alibi", "100", "[81,", "100]", "0", "[0,", "19]"]
+        assert lines[start + 3].split() == ["rope", "100", "[81,", "100]", "100", "[81,", "100]"]
 
 
 def test_the_baseline_is_marked(sweep):
