@@ -232,7 +232,8 @@ def _with_distinct_seeds(group: RowGroup) -> RowGroup:
         if seed is not None and by_seed.setdefault(seed, member) is not member:
             notes.append(f"seed {seed} is there more than once, shown: {by_seed[seed].run.name}")
     members = [by_seed[seed] for seed in sorted(by_seed)]
-    return replace(group, members=(*members, *without_seed), notes=tuple(notes))
+    each_note_once = dict.fromkeys(notes)  # of three runs of one seed two are left out, for the same reason
+    return replace(group, members=(*members, *without_seed), notes=tuple(each_note_once))
 
 
 def _with_notes(group: RowGroup) -> RowGroup:

@@ -210,6 +210,19 @@ def test_a_seed_that_is_there_twice_is_a_note_of_the_row(incomplete):
     assert "seed 0 is there more than once" in notes
 
 
+def test_three_runs_of_one_seed_are_one_note(tmp_path):
+    for name in ("a", "b", "c"):
+        write_run(tmp_path, name=name)
+    assert compared(tmp_path).rows[0].notes == ("seed 0 is there more than once, shown: a",)
+
+
+def test_of_two_runs_of_one_seed_the_one_with_numbers_is_shown(tmp_path):
+    write_run(tmp_path, name="a", status="failed", results=False)
+    write_run(tmp_path, name="b")
+    (row,) = compared(tmp_path).rows
+    assert [member.run.name for member in row.members] == ["b"]
+
+
 # --- Test-time extensions
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory):
