@@ -97,11 +97,16 @@ def recovered_with_interval(recovered: Recovered | None) -> str:
 
 
 def horizon_text(recall: RowRecall | None) -> str:
-    """Return `3.5x`; `7x+` where no longer distance was asked for, `0x` where no distance has half."""
+    """Return `3.5x`; `7x+` where no longer distance was asked for, `0x` where no distance has half.
+
+    A row that finds nothing within T has `none`.
+    """
     if recall is None or recall.learned is None:
         return ""
-    if recall.horizon is None:
+    if not recall.learned:
         return "did not learn"
+    if recall.horizon is None:
+        return "" if recall.within is None else "none"
     text = length_text(round(recall.horizon.multiple, 2))
     return f"{text}+" if recall.horizon.longest else text
 

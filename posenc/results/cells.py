@@ -20,18 +20,9 @@ from posenc.results.statistics.ranking import Versus
 from posenc.results.statistics.verdicts import SAME_WORD, ChangeVerdict, verdict
 
 NOT_MEASURED = "not measured"
-# Reasons for a missing number that say nothing about the encoding, so that the other seeds represent the row.
-# Two reasons do say something: `diverged`, and a window that a model could not score.
-INNOCENT_REASONS = {
-    NOT_MEASURED,
-    RUNNING,
-    DEAD,
-    INTERRUPTED,
-    FAILED,
-    "no results",
-    DAMAGED,
-    UNKNOWN_STATE,
-}
+NO_RESULTS = "no results"
+# States of a run without numbers that say nothing about its encoding. `diverged` is not among them.
+INNOCENT_STATES = {RUNNING, DEAD, INTERRUPTED, FAILED, DAMAGED, UNKNOWN_STATE}
 SHORTEST_SHOWN = 1 / 8  # of T: tables leave out bins of a curve that end before
 LONGEST_NOTE = 12  # characters of the reason why there is no number; a cell has no room for more
 
@@ -149,6 +140,14 @@ class _Seed:
 
 
 @dataclass(frozen=True)
+class _Missing:
+    """Why a seed has no number in a cell."""
+
+    reason: str
+    is_innocent: bool  # whether it says nothing about the encoding, so that the other seeds represent the row
+
+
+@dataclass(frozen=True)
 class _Change:
     """The change of a cell's seeds against T, in the metric."""
 
@@ -170,13 +169,13 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
     """Return the cell of a row at one window length, or of one bin of its curves. It has no rank yet."""
     measurements = [member.by_multiple.get(multiple) for member in members]
     seeds = _seeds(members, multiple, metric)
-    reasons = _reasons(members, multiple, metric)
+    missing = _missing_seeds(members, multiple, metric)
     # The mean of perplexities is not the perplexity of the mean loss, so that it is shown and never ranked.
     mean, spread = mean_and_spread([seed.value for seed in seeds]) if seeds else (None, None)
     pairs = _pairs(seeds)
     change = _change(seeds, pairs, metric)
     # A row must not look better because its worst seeds have no numbers.
-    represents_row = bool(seeds) and set(reasons) <= INNOCENT_REASONS
+    represents_row = bool(seeds) and all(seed.is_innocent for seed in missing)
     # Ranks pair documents, and the bins of curves have no sums by document.
     rankable = represents_row and all(seed.measurement.sums is not None for seed in seeds)
     has_verdict = rankable and len(pairs) == len(seeds)  # every seed has a change, with its documents
@@ -194,7 +193,7 @@ def make_cell(members: Sequence[Member], multiple: float, metric: Metric) -> Cel
         change_spread=change.spread,
         change_ci95=change.ci95,
         seeds=len(seeds),
-        note=_note(seeds, reasons, len(members)),
+        note=_note(seeds, missing, len(members)),
         verdict=judged.verdict,
         verdict_change=judged.change,
         verdict_ci95=judged.ci95,
@@ -222,14 +221,14 @@ def _seeds(members: Sequence[Member], multiple: float, metric: Metric) -> list[_
     return seeds
 
 
-def _reasons(members: Sequence[Member], multiple: float, metric: Metric) -> Counter[str]:
-    """Return how many seeds have no number, by reason."""
-    reasons: Counter[str] = Counter()
+def _missing_seeds(members: Sequence[Member], multiple: float, metric: Metric) -> list[_Missing]:
+    """Return why each seed without a number has none."""
+    missing = []
     for member in members:
         measurement = member.by_multiple.get(multiple)
         if measurement is None or measurement.value(metric) is None:
-            reasons[_reason(member.run, measurement)] += 1
-    return reasons
+            missing.append(_missing(member.run, measurement))
+    return missing
 
 
 def _pairs(seeds: Sequence[_Seed]) -> list[tuple[Sample, Sample]]:
@@ -276,9 +275,10 @@ def _judged(pairs: Sequence[tuple[Sample, Sample]]) -> _JudgedChange:
     return _JudgedChange(verdict_on_change, change.value, change.interval())
 
 
-def _note(seeds: Sequence[_Seed], reasons: Counter[str], members: int) -> str | None:
+def _note(seeds: Sequence[_Seed], missing: Sequence[_Missing], members: int) -> str | None:
     """Return how many seeds have no number and why: `1 of 3 diverged`, or `diverged` if none has one."""
     notes = []
+    reasons = Counter(seed.reason for seed in missing)
     for reason, count in sorted(reasons.items()):
         notes.append(f"{count} of {members} {reason}" if seeds else reason)
     with_change = sum(seed.change is not None for seed in seeds)
@@ -287,15 +287,19 @@ def _note(seeds: Sequence[_Seed], reasons: Counter[str], members: int) -> str | 
     return ", ".join(notes) or None
 
 
-def _reason(run: Run, measurement: Measurement | None) -> str:
+def _missing(run: Run, measurement: Measurement | None) -> _Missing:
     """Return why a seed has no number."""
     if measurement is not None:
-        return "no bytes" if measurement.note is None else short_note(measurement.note)
+        # A window that a model could not score says something about it, whatever the first word of the note.
+        # That word may be `failed` or `unknown`, and is no state of the run then.
+        reason = "no bytes" if measurement.note is None else short_note(measurement.note)
+        return _Missing(reason, is_innocent=False)
+    if run.state == FINISHED:
+        reason = NO_RESULTS if run.facts is None else NOT_MEASURED
+        return _Missing(reason, is_innocent=True)
     # A run that still trains, or failed, has no number because of its state, and the state is what a reader
     # can act on.
-    if run.problem is None and run.state == FINISHED:
-        return "no results" if run.facts is None else NOT_MEASURED
-    return run.state
+    return _Missing(run.state, run.state in INNOCENT_STATES)
 
 
 def short_note(note: str) -> str:

@@ -345,10 +345,21 @@ def _numbers_beside(draft: Draft, cells: Sequence[Sequence[Cell]], level: float)
     # Sought once for all protocols: most tables have no such numbers, and looking for them flattens every
     # record again.
     measured_protocols = protocols_of([member.run for group in draft.groups for member in group.members])
+    left_out = _columns_left_out(draft)
+    cells_left_out = [cells_of(group, left_out, draft.metric) for group in draft.groups]
     for numbers in all_numbers_beside():
         table = None
         if numbers.protocol in measured_protocols:
-            table = _table_beside(draft, numbers, cells, level)
+            rows = _rows_beside(draft, numbers)
+            if rows is not None:
+                table = TableBeside(
+                    rows=rows,
+                    cells=cells,
+                    multiples=tuple(column.multiple for column in draft.columns),
+                    left_out={column.multiple for column in left_out},
+                    cells_left_out=cells_left_out,
+                    recall_level=level,
+                )
         # Every row has every key, null without a number, so that readers of the JSON need not ask which keys
         # there are.
         of_rows[numbers.key] = [None] * len(draft.groups) if table is None else numbers.rows_of(table)
@@ -357,25 +368,19 @@ def _numbers_beside(draft: Draft, cells: Sequence[Sequence[Cell]], level: float)
     return _DraftBeside(of_table, of_rows)
 
 
-def _table_beside(
-    draft: Draft, numbers: NumbersBeside[Any, Any, Any], cells: Sequence[Sequence[Cell]], level: float
-) -> TableBeside | None:
-    """Return the rows of a draft with what their runs measured; None for a table that does not show it."""
+def _columns_left_out(draft: Draft) -> list[Column]:
+    """Return the columns of the lengths that were measured and that the draft does not show."""
+    multiples = {column.multiple for column in draft.columns}
+    return [column for column in columns_of(draft.members) if column.multiple not in multiples]
+
+
+def _rows_beside(draft: Draft, numbers: NumbersBeside[Any, Any, Any]) -> list[Sequence[Member]] | None:
+    """Return each row of a draft with what its runs measured; None for a table that does not show it."""
     if draft.protocol == numbers.protocol:
-        rows: list[Sequence[Member]] = [group.members for group in draft.groups]
-    elif draft.protocol == HEADLINE and numbers.is_beside_losses:
-        rows = [*_members_beside(draft, numbers.protocol)]
-    else:
-        return None
-    multiples = tuple(column.multiple for column in draft.columns)
-    measured_multiples = {column.multiple for column in columns_of(draft.members)}
-    return TableBeside(
-        rows=rows,
-        cells=cells,
-        multiples=multiples,
-        left_out=measured_multiples.difference(multiples),
-        recall_level=level,
-    )
+        return [group.members for group in draft.groups]
+    if draft.protocol == HEADLINE and numbers.is_beside_losses:
+        return [*_members_beside(draft, numbers.protocol)]
+    return None
 
 
 def _members_beside(draft: Draft, protocol: str) -> list[list[Member]]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -233,7 +232,8 @@ def _with_distinct_seeds(group: RowGroup) -> RowGroup:
         if seed is not None and by_seed.setdefault(seed, member) is not member:
             notes.append(f"seed {seed} is there more than once, shown: {by_seed[seed].run.name}")
     members = [by_seed[seed] for seed in sorted(by_seed)]
-    return replace(group, members=(*members, *without_seed), notes=tuple(notes))
+    each_note_once = dict.fromkeys(notes)  # of three runs of one seed two are left out, for the same reason
+    return replace(group, members=(*members, *without_seed), notes=tuple(each_note_once))
 
 
 def _with_notes(group: RowGroup) -> RowGroup:
@@ -255,30 +255,74 @@ def _labelled(groups: Sequence[RowGroup]) -> list[RowGroup]:
     for group in groups:
         by_encoding[group.encoding].append(group.settings)
     # Within one encoding: between encodings nearly all parameters differ, and the name already says so.
-    keys = {name: differing(settings) for name, settings in by_encoding.items()}
-    labelled = [replace(group, label=_label(group, keys[group.encoding])) for group in groups]
+    telling_keys = {name: _TellingKeys.of(settings) for name, settings in by_encoding.items()}
+    labelled = [
+        replace(group, label=_label(group, telling_keys[group.encoding].of_row(group.settings)))
+        for group in groups
+    ]
     return _told_apart(labelled)
 
 
-def _label(group: RowGroup, keys: Sequence[str]) -> str:
-    """Return a row's label: encoding, extension, options, and the settings in which rows of it differ.
+@dataclass(frozen=True)
+class _TellingKeys:
+    """The settings in which the rows of one encoding differ: all of them, and those within a choice.
 
-    These are the `keys`. If rows differ in a choice such as `optim.name`, its parameters `optim.*` are not
-    named, since they differ because of the choice.
+    Settings such as `optim.name` are choices, with parameters `optim.*`. If rows differ in a choice, they
+    differ in its parameters because of it. So a parameter tells rows apart only where those with the same
+    choice differ in it, too.
     """
-    # `optim.name` gives the prefix `optim.`. If there is no such key, no text starts with one of these.
-    choices = tuple(key.removesuffix("name") for key in keys if re.fullmatch(r"\w+\.name", key))
+
+    keys: tuple[str, ...]
+    within_choice: Mapping[tuple[str, str | None], Collection[str]]  # by the key and the value of the choice
+
+    @classmethod
+    def of(cls, settings_of_rows: Sequence[Mapping[str, str]]) -> _TellingKeys:
+        keys = differing(settings_of_rows)
+        rows_of_choice: dict[tuple[str, str | None], list[Mapping[str, str]]] = defaultdict(list)
+        for key in keys:
+            if key == _choice_of(key):
+                for settings in settings_of_rows:
+                    rows_of_choice[key, settings.get(key)].append(settings)
+        within_choice = {choice: differing(rows) for choice, rows in rows_of_choice.items()}
+        return cls(tuple(sorted(keys, key=_choice_first)), within_choice)
+
+    def of_row(self, settings: Mapping[str, str]) -> list[str]:
+        """Return the keys that tell a row from the others, a choice before its parameters."""
+        telling = []
+        for key in self.keys:
+            choice = _choice_of(key)
+            # Of a choice in which no rows differ there is nothing here, and all its parameters count.
+            within_choice = self.within_choice.get((choice, settings.get(choice)))
+            if within_choice is None or key == choice or key in within_choice:
+                telling.append(key)
+        return telling
+
+
+def _choice_of(key: str) -> str:
+    """Return the key of the choice that a parameter belongs to: `optim.name` for `optim.beta1`."""
+    group, _, _ = key.partition(".")
+    return f"{group}.name"
+
+
+def _choice_first(key: str) -> tuple[str, bool, str]:
+    """Return the key by which settings are sorted, so that a choice comes before its parameters."""
+    choice = _choice_of(key)
+    return choice, key != choice, key
+
+
+def _label(group: RowGroup, keys: Sequence[str]) -> str:
+    """Return a row's label: encoding, extension, options, and the settings that tell it apart, the `keys`."""
     extension: dict[str, Any] | None = None if group.extension is None else json.loads(group.extension)
     parts = [group.encoding if extension is None else f"{group.encoding}+{extension['name']}"]
     parts += options_of(group.settings)
     for key in keys:
         if key not in group.settings or key in OPTIONS:
             continue
-        if not key.startswith(choices):
+        if key == _choice_of(key):
+            parts.append(group.settings[key])
+        else:
             parameter = key.removeprefix("encoding.").removeprefix("attention.")
             parts.append(f"{parameter}={group.settings[key]}")
-        elif key.endswith(".name"):
-            parts.append(group.settings[key])
     if extension is not None:
         parts += knob_words(extension)
     return " ".join(parts)

@@ -9,6 +9,7 @@ from typing import Any
 
 from posenc.settings.base import flattened
 
+EXACT = 2**53  # up to here a float holds every whole number
 HUGE = 1e30  # perplexities beyond are printed as >1e30: their means and squares would overflow
 
 
@@ -42,7 +43,7 @@ def printed_change(value: float, metric: str) -> str:
 
 
 def as_text(value: object) -> str:
-    """Return a value as short text: numbers alike whether written 1000 or 1000.0."""
+    """Return a value as short text: numbers up to 2^53 alike whether written 1000 or 1000.0."""
     if isinstance(value, str):
         return value
     if value is None:  # the common kinds first: 85,000 settings of 2,000 runs need no JSON encoder
@@ -51,9 +52,8 @@ def as_text(value: object) -> str:
     if type(value) is int:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
-        # Above 1e15 a float no longer holds every whole number, and its digits would be those of its
-        # rounding.
-        is_whole = value.is_integer() and abs(value) < 1e15
+        # The digits of a larger float would be those of its rounding.
+        is_whole = value.is_integer() and abs(value) <= EXACT
         return str(int(value) if is_whole else value)
     return json.dumps(value, sort_keys=True, default=str)
 

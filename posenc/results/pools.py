@@ -24,6 +24,7 @@ Pool = dict[Path, list[Measurement]]  # by the path of their run
 # reasons why records are in no table
 OTHER_TARGETS = "of other targets"
 OTHER_KNOBS = "with other knobs"
+WITHOUT_NUMBER = "of other targets, without a number"
 EARLIER = "of earlier checkpoints"
 FOR_TUNING = "measured to choose a learning rate or knobs"
 
@@ -127,6 +128,7 @@ def _preference(circumstances: Circumstances, measurements: Sequence[Measurement
     most_targets = max(measurement.targets for measurement in measurements)
     return (
         target_set.split != "test",  # extensions are tuned on validation documents, and measured there
+        most_targets == 0,  # numbers before notes that say why there are none
         -len(runs),  # what most runs share
         target_set.fingerprint not in fingerprints_of_trainings,  # the corpus of a training first
         circumstances.precision is not None,  # the precision of the training first
@@ -195,9 +197,10 @@ def _of_one_tuning(measurements: Sequence[Measurement]) -> list[Measurement]:
 def rest_of(pool: Pool, members: Sequence[Member]) -> Pool:
     """Return the measurements that the members do not show, for further tables.
 
-    Two kinds are left out:
+    Three kinds are left out:
     - measurements on validation documents that chose a learning rate, or the knobs of an extension
     - other targets of a text that the members show, if the members have the same windows and extensions
+    - other targets of such a text without any number, if the members have the same extensions
     """
     by_run: dict[Path, list[Member]] = defaultdict(list)
     for member in members:
@@ -239,6 +242,11 @@ def _is_shown(
         if _differ_in_targets_alone(member.circumstances, circumstances):
             for measurement in (*member.measurements, *member.by_multiple.values()):
                 cells.add((member.extension, measurement.multiple))
+    # A longer pass of `positions` has other targets than a shorter one. If it ran out of memory, a table of
+    # its own would hold nothing but this note.
+    if not any(measurement.targets for measurement in measurements):
+        extensions = {extension for extension, _ in cells}
+        return all(measurement.extension in extensions for measurement in measurements)
     return all((measurement.extension, measurement.multiple) in cells for measurement in measurements)
 
 
@@ -265,5 +273,13 @@ def left_out_of(
         if circumstances in shown_records:
             left_out[OTHER_KNOBS] += len(group) - shown_records[circumstances]
         else:
-            left_out[FOR_TUNING if _is_for_tuning(group) else OTHER_TARGETS] += len(group)
+            left_out[_reason_to_leave_out(group)] += len(group)
     return +left_out  # without the reasons that no record has
+
+
+def _reason_to_leave_out(measurements: Sequence[Measurement]) -> str:
+    """Return why measurements in circumstances of their own are in no table."""
+    if _is_for_tuning(measurements):
+        return FOR_TUNING
+    has_number = any(measurement.targets for measurement in measurements)
+    return OTHER_TARGETS if has_number else WITHOUT_NUMBER

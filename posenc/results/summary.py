@@ -11,7 +11,14 @@ from typing import Any
 from posenc.core.run_states import DIVERGED, FINISHED, RESUMABLE, RUNNING
 from posenc.results.pools import members_of, pool_of
 from posenc.results.records import HEADLINE
-from posenc.results.runs import METRICS_FILE, Run, encoding_name, last_metrics, resume_command
+from posenc.results.runs import (
+    METRICS_FILE,
+    Run,
+    StoredSettings,
+    encoding_name,
+    last_metrics,
+    resume_command,
+)
 from posenc.settings.tree import RunSettings
 
 LARGEST = 1e18  # a larger number means that the file is damaged, or not one of posenc
@@ -30,7 +37,7 @@ class RunSummary:
     model: str | None
     context_length: int | None  # T, tokens
     corpus: str | None  # the training corpus; for a model that posenc did not train, the one measured on
-    fingerprint: str | None  # of the corpus; null until it is read
+    fingerprint: str | None  # of the training corpus; null until it is read
     precision: str | None  # fp32 or bf16; `auto` until it is resolved
     tokens: int | None  # trained on so far
     tokens_asked: int | None  # to train on in all
@@ -62,12 +69,12 @@ def summarize(run: Run) -> RunSummary:
         seconds_left = max(0.0, (planned - tokens) / speed)
     losses = headline_losses(run)
     longest = max((multiple for multiple in losses if multiple > 1), default=None)
-    # What results.json does not say yet is taken from the settings.
-    settings = run.settings if isinstance(run.settings, RunSettings) else None
-    planned_model = None if settings is None else settings.model.name
+    # What results.json does not say is taken from the settings: all of it before there are results, and the
+    # text that a model was measured on if posenc did not train it.
+    settings = run.settings
+    planned_model = settings.model.name if isinstance(settings, RunSettings) else None
     planned_length = None if settings is None else settings.context_length
     planned_corpus = None if settings is None else settings.data.name
-    planned_precision = None if settings is None else settings.train.precision
     trained = run.training_text
     return RunSummary(
         path=str(run.path),
@@ -80,7 +87,7 @@ def summarize(run: Run) -> RunSummary:
         context_length=_whole(facts.get("context_length", planned_length)),
         corpus=planned_corpus if trained is None else trained["name"],
         fingerprint=None if trained is None else trained["fingerprint"],
-        precision=facts.get("precision", planned_precision),
+        precision=facts.get("precision", _planned_precision(settings)),
         tokens=_whole(tokens),
         tokens_asked=_whole(planned),
         tokens_per_second=speed,
@@ -94,6 +101,13 @@ def summarize(run: Run) -> RunSummary:
         nats_at_longest=None if longest is None else losses[longest],
         continue_=_continuing_command(run),
     )
+
+
+def _planned_precision(settings: StoredSettings | None) -> str | None:
+    """Return the precision of the weights that the settings name."""
+    if isinstance(settings, RunSettings):
+        return settings.train.precision
+    return None if settings is None else settings.precision
 
 
 def headline_losses(run: Run) -> dict[float, float]:

@@ -162,6 +162,21 @@ def test_a_row_tells_the_reason_of_a_run(troubled, label, note):
     assert note in troubled[label].notes
 
 
+@pytest.mark.parametrize(
+    "note", ["oom at 128", "failed to allocate 3 GiB", "unknown length: no table past T"]
+)
+def test_a_row_with_a_window_that_a_seed_could_not_score_is_not_ranked(tmp_path, note):
+    """Whatever the first word of the note: `failed` and `unknown` are states of runs as well."""
+    for seed in (0, 1):
+        write_run(tmp_path, "alibi", seed=seed, losses={1: 1.0, 2: 1.1})
+    write_run(tmp_path, "rope", seed=0, losses={1: 1.0, 2: 1.0})
+    write_run(tmp_path, "rope", seed=1, records=[record(T, 1.0), record(2 * T, 0, note=note)])
+    cell = rows_of(compared(tmp_path))["rope"].cells[1]
+    assert cell.note == f"1 of 2 {note.split()[0]}"
+    assert not cell.rankable
+    assert cell.versus_best is None
+
+
 @pytest.fixture(scope="module")
 def incomplete(tmp_path_factory):
     """The rows of rope, whose seed 0 is there twice and ran out of memory at 8x, and of alibi, without 8x."""
@@ -193,6 +208,19 @@ def test_the_last_checkpoint_of_the_first_copy_counts(incomplete):
 def test_a_seed_that_is_there_twice_is_a_note_of_the_row(incomplete):
     notes = " ".join(incomplete["rope"].notes)
     assert "seed 0 is there more than once" in notes
+
+
+def test_three_runs_of_one_seed_are_one_note(tmp_path):
+    for name in ("a", "b", "c"):
+        write_run(tmp_path, name=name)
+    assert compared(tmp_path).rows[0].notes == ("seed 0 is there more than once, shown: a",)
+
+
+def test_of_two_runs_of_one_seed_the_one_with_numbers_is_shown(tmp_path):
+    write_run(tmp_path, name="a", status="failed", results=False)
+    write_run(tmp_path, name="b")
+    (row,) = compared(tmp_path).rows
+    assert [member.run.name for member in row.members] == ["b"]
 
 
 # --- Test-time extensions

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from posenc.results.numbers import printed, printed_change
+from posenc.results.numbers import as_text, printed, printed_change
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,8 @@ def test_a_value(value, metric, text):
 )
 def test_a_change_has_its_sign(value, text):
     assert printed_change(value, "nats") == text
+
+
+@pytest.mark.parametrize("number", [1000, -3, 10**15, 2**53])
+def test_a_whole_number_has_the_same_text_if_it_is_written_as_a_float(number):
+    assert as_text(float(number)) == as_text(number) == str(number)

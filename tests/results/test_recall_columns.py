@@ -10,6 +10,7 @@ from fake_runs import T, compared, recall_records, record, rows_of, write_run
 from scipy.stats import binom
 
 from posenc.core.errors import UserError
+from posenc.report.cell_texts import horizon_text
 from posenc.report.formats import render
 from posenc.report.lines import cells_table
 from posenc.results import load_runs
@@ -46,9 +47,9 @@ def write_recall(root, encoding, correct, *, past_t=None, has_fixed_draw=False, 
 def recall_of(tmp_path):
     """Return a function: the recall of a row that finds so many values."""
 
-    def recall(correct, past_t=None, protocol="fixed-target"):
+    def recall(correct, past_t=None, protocol="fixed-target", **options):
         write_recall(tmp_path, "rope", correct, past_t=past_t)
-        return compared(tmp_path, protocol=protocol).rows[0].recall
+        return compared(tmp_path, protocol=protocol, **options).rows[0].recall
 
     return recall
 
@@ -123,6 +124,12 @@ def test_a_horizon_at_the_farthest_distance_says_that_it_may_lie_beyond(recall_o
 
 def test_a_row_that_did_not_learn_has_no_horizon(recall_of):
     assert recall_of(BLIND).horizon is None
+
+
+def test_a_row_that_finds_nothing_has_no_horizon_at_any_level(recall_of):
+    recall = recall_of(dict.fromkeys(SURE, 0), recall_level=0)
+    assert recall.horizon is None
+    assert horizon_text(recall) == "none"
 
 
 # --- The grid: every window, distance and number of pairs

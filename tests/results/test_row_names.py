@@ -102,6 +102,35 @@ def test_rows_that_differ_in_the_optimizer_are_named_by_it(tmp_path):
     assert list(rows_of(compared(tmp_path))) == ["rope adamw", "rope muon"]
 
 
+OF_TWO_RANKS = [{"attention": MLA | {"kv_rank": rank}} for rank in (16, 32)]
+OF_TWO_DECAYS = [{"optim": {"name": "adamw", "weight_decay": decay}} for decay in (0.1, 0.3)]
+
+
+@pytest.mark.parametrize(
+    ("configs", "other_choice", "labels"),
+    [
+        pytest.param(
+            OF_TWO_RANKS,
+            {"attention": MHA},
+            ["rope", "rope attention=mla scale=logn kv_rank=16", "rope attention=mla scale=logn kv_rank=32"],
+            id="attention",
+        ),
+        pytest.param(
+            OF_TWO_DECAYS,
+            {"optim": {"name": "muon", "weight_decay": 0.3}},
+            ["rope adamw optim.weight_decay=0.1", "rope adamw optim.weight_decay=0.3", "rope muon"],
+            id="optimizer",
+        ),
+    ],
+)
+def test_a_parameter_in_which_rows_of_one_choice_differ_is_named_beside_another_choice(
+    tmp_path, configs, other_choice, labels
+):
+    for config in (*configs, other_choice):
+        write_run(tmp_path, config=config)
+    assert list(rows_of(compared(tmp_path))) == labels
+
+
 def test_runs_of_other_code_are_other_rows(tmp_path):
     for seed, code in ((0, "aa"), (1, "aa"), (1, "bb")):
         write_run(tmp_path, "mine", seed=seed, name=f"s{seed}-{code}", facts={"code": code})

@@ -1,8 +1,9 @@
 """Everything that a run was measured on is in a table, or counted."""
 
 import pytest
-from fake_runs import T, recall_records, record, rows_of, write_run
+from fake_runs import T, positions, recall_records, record, rows_of, write_run
 
+from posenc.report.sentences.notes import left_out_notes
 from posenc.results import load_runs
 from posenc.results.comparison import compare_runs
 from posenc.results.drafts import CompareRequest
@@ -114,6 +115,14 @@ def test_targets_that_are_as_many_are_told_apart_by_their_hash(tmp_path):
     write_run(tmp_path, "alibi", records=[{**one, "targets_hash": "b" * 16} for one in AS_TRAINED])
     groups = [table.header.group for table in tables_of(tmp_path)]
     assert {"target set": "400 targets to 8x (bbbbbbbb)"} in groups
+
+
+def test_a_longer_pass_that_ran_out_of_memory_makes_no_further_table(tmp_path):
+    too_long = record(16 * T, 0, protocol="positions", targets_hash="b", note="oom at 1024 tokens")
+    write_run(tmp_path, records=[positions(), too_long])
+    (table,) = tables_of(tmp_path, protocol="positions")
+    assert table.rows[0].curve is not None
+    assert left_out_notes(table.header) == ["not shown: 1 record of other targets, without a number"]
 
 
 def test_a_run_without_numbers_is_not_in_a_table_of_another_training_length(tmp_path):

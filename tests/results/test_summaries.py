@@ -3,8 +3,10 @@
 import json
 
 import pytest
-from fake_runs import TOKENS, T, compared, edit_json, record, write_run
+import yaml
+from fake_runs import SETTINGS, TOKENS, T, compared, edit_json, record, run_facts, write_run
 
+from posenc.core.atomic_files import write_json_atomic
 from posenc.results.runs import load_run, resume_command
 from posenc.results.summary import headline_losses, summarize
 
@@ -88,3 +90,25 @@ def test_a_command_is_quoted_for_the_shell(running):
 def test_without_its_overrides_a_run_has_no_command(running):
     edit_json(running / "status.json", status="diverged", overrides=None)
     assert resume_command(load_run(running)) is None
+
+
+# --- A model that posenc did not train
+@pytest.fixture(params=[False, True], ids=["without results", "with results"])
+def given_model(request, tmp_path):
+    """Return the run of a model that was given in bf16, before and after it was measured on sympy."""
+    tree = {key: SETTINGS[key] for key in ("schema_version", "data", "tokenizer", "context_length", "eval")}
+    tree |= {"encoding": {"name": "mine"}, "seed": 0, "experiment_name": "subjects", "precision": "bf16"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    if request.param:
+        facts = run_facts("mine", precision="bf16")
+        del facts["corpus"]  # what it was trained on is not known
+        results = {"schema_version": 2, "run": facts, "records": [record(T, 1.2)]}
+        write_json_atomic(tmp_path / "results.json", results)
+    return load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("corpus", "sympy"), ("context_length", T), ("precision", "bf16")]
+)
+def test_the_summary_of_a_given_model_has_what_its_settings_say(given_model, name, value):
+    assert getattr(summarize(given_model), name) == value

@@ -101,10 +101,10 @@ def dispersion_records(change, **of_longest):
 def comparison_of(tmp_path):
     """A comparison of two runs: rope collapses with the given numbers at 8T, alibi keeps its loss."""
 
-    def make(protocol, **of_longest):
+    def make(protocol, columns=(), **of_longest):
         write_run(tmp_path, "rope", records=dispersion_records(2.0, **of_longest))
         write_run(tmp_path, "alibi", records=dispersion_records(0.0))
-        return compared(tmp_path, protocol=protocol)
+        return compared(tmp_path, protocol=protocol, columns=columns)
 
     return make
 
@@ -114,6 +114,17 @@ def test_a_collapsed_row_has_its_reasons_and_no_other_row_has(comparison_of, pro
     rows = rows_of(comparison_of(protocol, **BROKEN))
     assert rows["rope"].dispersion.reasons == ("positions", "spread", "sink")
     assert rows["alibi"].dispersion.reasons is None
+
+
+@pytest.mark.parametrize("protocol", ["fixed-target", "dispersion"])
+def test_the_reasons_of_a_row_do_not_depend_on_the_columns_that_are_shown(comparison_of, protocol):
+    rows = rows_of(comparison_of(protocol, columns=[1], **BROKEN))
+    assert rows["rope"].dispersion.reasons == ("positions", "spread", "sink")
+    assert rows["alibi"].dispersion.reasons is None
+
+
+def test_the_headline_does_not_say_why_rows_collapse_at_a_length_that_it_does_not_show(comparison_of):
+    assert why_notes(comparison_of("fixed-target", columns=[1], **BROKEN)) == []
 
 
 def test_the_sentence_of_a_collapsed_row_has_the_numbers_of_each_reason(comparison_of):

@@ -13,7 +13,7 @@ from posenc.report.texts import length_text, row_label, span_text, unit_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison
 from posenc.results.headers import Header
-from posenc.results.pools import OTHER_KNOBS, OTHER_TARGETS
+from posenc.results.pools import OTHER_KNOBS, OTHER_TARGETS, WITHOUT_NUMBER
 from posenc.results.records import HEADLINE
 from posenc.results.rows import Row
 
@@ -134,7 +134,7 @@ def left_out_notes(header: Header) -> list[str]:
     """
     return [
         _left_out_text(reason, header.left_out_by_reason[reason])
-        for reason in (OTHER_TARGETS, OTHER_KNOBS)
+        for reason in (OTHER_TARGETS, WITHOUT_NUMBER, OTHER_KNOBS)
         if reason in header.left_out_by_reason
     ]
 

@@ -28,6 +28,11 @@ def why_notes(comparison: Comparison) -> list[str]:
         return []
     if comparison.header.protocol == DISPERSION.protocol or len(comparison.rows) == 1:
         return [why_sentence(row) for row in collapsed]
+    # The line names no length, so beside columns without the longest one it would contradict them.
+    multiples = {column.multiple for column in comparison.columns}
+    collapsed = [row for row in collapsed if _longest_multiple(row) in multiples]
+    if not collapsed:
+        return []
     clauses = []
     for reason, words in REASON_WORDS.items():
         # A row with two reasons is named in both clauses.
@@ -45,6 +50,13 @@ def _reasons(row: Row) -> Sequence[Reason] | None:
     """Return why a row collapses; None if it does not, or if that was not measured."""
     dispersion = DISPERSION.of(row)
     return None if dispersion is None else dispersion.reasons
+
+
+def _longest_multiple(row: Row) -> float:
+    """Return the longest window of the dispersion of a row that has some, as a multiple of T."""
+    dispersion = DISPERSION.of(row)
+    assert dispersion is not None
+    return dispersion.longest.multiple
 
 
 def why_sentence(row: Row) -> str:

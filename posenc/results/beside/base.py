@@ -30,6 +30,7 @@ class TableBeside:
     cells: Sequence[Sequence[Cell]]  # the losses of each row
     multiples: tuple[float, ...]  # of T: the columns of the losses
     left_out: Collection[float]  # multiples of T that have a loss and no column
+    cells_left_out: Sequence[Sequence[Cell]]  # the losses of each row at these multiples, without ranks
     recall_level: float  # per cent, the option --recall-level
 
 

@@ -141,7 +141,9 @@ class RowDispersion:
 def _rows_of(table: TableBeside) -> list[RowDispersion | None]:
     """Return what attention does in each row, with the reasons of the rows that collapse."""
     rows = []
-    for members, cells in zip(table.rows, table.cells, strict=True):
+    for members, shown, left_out in zip(table.rows, table.cells, table.cells_left_out, strict=True):
+        # Whether a row collapses in its longest window does not depend on the columns that a user chose.
+        cells = (*shown, *left_out)
         collapsed_at = {cell.multiple for cell in cells if cell.verdict_word == COLLAPSED_WORD}
         rows.append(dispersion_of_row(members, collapsed_at))
     return rows

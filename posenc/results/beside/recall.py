@@ -317,8 +317,14 @@ def _note(members: Sequence[Member], learning: Learning | None) -> str | None:
     return ", ".join(notes) or None
 
 
-def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon:
-    """Return how far back a row finds values. `cells` have as many pairs as in training."""
+def _horizon(cells: Sequence[RecallCell], within: RecallCell) -> Horizon | None:
+    """Return how far back a row finds values; None if it finds none within T.
+
+    `cells` have as many pairs as in training.
+    """
+    # With --recall-level 0 such a row counts as one that learned. Half of nothing is found everywhere.
+    if within.accuracy == 0:
+        return None
     longest_window = max(cell.place.multiple for cell in cells)
     in_longest = [cell for cell in cells if cell.place.multiple == longest_window]
     least_accuracy = HORIZON_SHARE * within.accuracy

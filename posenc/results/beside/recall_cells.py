@@ -89,7 +89,7 @@ class RowRecall:
     learning: Learning | None  # how many seeds find enough within T; null if that was not measured
     learned: bool | None  # whether any seed learned; null if that was not measured
     beyond: tuple[RecallCell | None, ...]  # in the order of the comparison's multiples
-    horizon: Horizon | None  # null for a row that did not learn
+    horizon: Horizon | None  # null for a row that did not learn, or finds nothing within T
     grid: tuple[RecallCell, ...]  # every window, distance and number of pairs
     note: str | None  # how many seeds have no number or did not learn
 
