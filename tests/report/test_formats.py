@@ -125,7 +125,7 @@ def test_the_caption_explains_the_interval_of_losses_only_where_there_are_losses
 def test_recall_in_a_paper_has_its_interval(recalling):
     text = render([compared(recalling)], "latex")
     assert r"97 [92, 99]" in text
-    assert r"62$\pm$10" in text
+    assert r"62$\pm$9" in text
     assert r"recall@: \% of planted values" in text
 
 
