@@ -46,8 +46,8 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
 
 def _table_of_rows(cells_of_rows: Sequence[tuple[str, Sequence[NeedleCell]]]) -> Table:
     """Return one table of rows that were asked for facts at a single depth, with one number of keys."""
-    labels = []
-    cells = []
+    labels: list[str] = []
+    cells: list[NeedleCell] = []
     for label, cells_of_row in cells_of_rows:
         labels += [label] * len(cells_of_row)
         cells += cells_of_row
