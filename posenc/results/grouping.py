@@ -277,6 +277,7 @@ class _TellingKeys:
 
     @classmethod
     def of(cls, settings_of_rows: Sequence[Mapping[str, str]]) -> _TellingKeys:
+        """Find the settings in which the rows of an encoding differ."""
         keys = differing(settings_of_rows)
         rows_of_choice: dict[tuple[str, str | None], list[Mapping[str, str]]] = defaultdict(list)
         for key in keys:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from posenc.core.errors import plural, visible
 from posenc.report.cell_texts import breaks_text, has_curves
 from posenc.report.sentences.clauses import VERBS, rows_by_word
-from posenc.report.sentences.exact import NONE_SHOWN, exact_answer, is_exact
+from posenc.report.sentences.exact import exact_answer, is_exact
 from posenc.report.sentences.recall import recall_answer
 from posenc.report.sentences.settling import ENOUGH_SEEDS, Rival, what_settles
 from posenc.report.sentences.shared import (
+    NOTHING_BEYOND_SHOWN,
     all_cells,
     has_unigram_reference,
     is_recall_only,
@@ -115,7 +116,7 @@ def _row_answer(row: Row, header: Header) -> str:
         return f"{problem}: at T not below {reference}, so changes past T say little."
     past = [cell for cell in row.cells if cell.multiple > 1 and cell.change is not None]
     if not past:
-        return NONE_SHOWN if header.columns_left_out else "Not measured past T."
+        return NOTHING_BEYOND_SHOWN if header.columns_left_out else "Not measured past T."
     first = past[0]
     last = past[-1]
     clauses = [f"{_short_change(first, metric)} {UNITS_OF_CHANGES[metric]} at {length_text(first.multiple)}"]

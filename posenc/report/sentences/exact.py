@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from posenc.report.sentences.shared import NOTHING_BEYOND_SHOWN
 from posenc.report.texts import learned_of_seeds, length_text, names_text, whole_percent
 from posenc.results.beside.exact import EXACT, ExactCell, TableExact
 from posenc.results.comparison import Comparison
 from posenc.results.rows import Row
-
-NONE_SHOWN = "No length beyond T is shown."
 
 
 def is_exact(comparison: Comparison) -> bool:
@@ -58,7 +57,7 @@ def _best_sentence(comparison: Comparison, learned: Sequence[Row]) -> str:
     if not measured:
         # The user may have chosen columns without those beyond T.
         is_hidden = comparison.header.columns_left_out
-        return NONE_SHOWN if is_hidden else "No row that learned the task was measured beyond T."
+        return NOTHING_BEYOND_SHOWN if is_hidden else "No row that learned the task was measured beyond T."
     # At 8x all medians are often 0 and everybody is the best. The answer is of the longest window that tells
     # rows apart.
     answered = [index for index in measured if any(share for share, _ in shares_at[index])]

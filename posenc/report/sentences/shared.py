@@ -11,6 +11,8 @@ from posenc.results.comparison import Comparison
 from posenc.results.headers import Header
 from posenc.results.records import UNIGRAM
 
+NOTHING_BEYOND_SHOWN = "No length beyond T is shown."  # where a user chose other columns
+
 
 def shown_columns(comparison: Comparison) -> list[int]:
     """Return the indices of the columns that tables show."""
