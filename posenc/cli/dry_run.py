@@ -22,7 +22,7 @@ from posenc.data.hub import go_offline
 from posenc.data.sources import is_streamed, pinned_identity
 from posenc.running.estimate import Estimate, cost_key, estimate
 from posenc.running.job import Job
-from posenc.running.jobs import check_jobs, seed_by_seed
+from posenc.running.jobs import check_jobs, in_running_order
 from posenc.running.room import Room, room_on
 from posenc.running.run_directory import OPEN, run_state, step_to_continue_from
 from posenc.running.sweep.resources import START_SECONDS, seconds_of_all, tasks_at_once_here, threads_of
@@ -63,7 +63,7 @@ def print_dry_run(composed: Jobs, line: CommandLine, *, retry: bool = False) -> 
     # and fail in the words of the hub's library.
     for composed_job in composed.jobs:
         check_corpus_is_here(composed_job.run_settings.data)
-    checked_jobs = seed_by_seed(check_jobs(composed))
+    checked_jobs = in_running_order(check_jobs(composed))
     # The tasks say how many threads each job gets, and how many run at once.
     tasks = make_tasks("train", line, checked_jobs) if composed.is_sweep else []
     estimates: dict[str, Estimate] = {}

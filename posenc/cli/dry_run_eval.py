@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -21,7 +22,7 @@ from posenc.report.texts import length_text
 from posenc.running.estimate import CellEstimate, EvaluationEstimate, estimate_evaluation
 from posenc.running.given_model import OPEN_DIGEST
 from posenc.running.job import Job
-from posenc.running.jobs import check_jobs
+from posenc.running.jobs import check_jobs, in_running_order
 from posenc.running.measured_text import text_line
 from posenc.running.room import room_on
 from posenc.running.sweep.resources import START_SECONDS
@@ -51,10 +52,13 @@ def print_eval_dry_run(composed: Jobs) -> int:
         if composed_job.eval_settings.data is not None:
             check_corpus_is_here(composed_job.eval_settings.data)
     evaluations = []
-    for checked in check_jobs(composed, only_estimate=True):
+    records: set[Path] = set()  # files that the jobs so far will have written
+    for checked in in_running_order(check_jobs(composed, only_estimate=True)):
         job = checked.job
         step = _step_of(job)
-        evaluations.append(EstimatedEvaluation(job, step, estimate_evaluation(job, step)))
+        estimate = estimate_evaluation(job, step, earlier=records)
+        records.update(estimate.records)
+        evaluations.append(EstimatedEvaluation(job, step, estimate))
         job.corpus_facts.release()  # the documents of all jobs at once may be gigabytes
     end_starting()
     console = Console(width=terminal_width(), highlight=False)

@@ -9,17 +9,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from posenc.data import Stage, TokenStore, tokens_in_cache, vocabulary
 from posenc.evaluation.errors import NotApplicableError
-from posenc.evaluation.evaluate import EvalCell, cells_with_passes, is_stored, plan_cells
+from posenc.evaluation.evaluate import (
+    EvalCell,
+    cells_with_passes,
+    equal_cells,
+    is_stored,
+    plan_cells,
+    record_key,
+)
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.passes import DRAWS, EvalContext, inputs_given, positions_of_windows
 from posenc.evaluation.request import EvalRequest
 from posenc.evaluation.tune import SPLIT, tuning_request
 from posenc.model.decoder import count_parameters
+from posenc.results.record_files import record_path
 from posenc.running.evaluate import eval_context, request_of
 from posenc.running.job import Job
 from posenc.running.machine_rates import Rates, measure_rates
@@ -132,7 +141,7 @@ class CellEstimate:
     targets: int
     passes: int = 0  # through the model, of about `batch_tokens` tokens each
     seconds: float = 0.0  # 0 if it is stored, or another cell makes the same passes
-    is_stored: bool = False
+    is_stored: bool = False  # or will be, by an earlier job of the sweep
     problem: str | None = None  # why it cannot be measured
 
 
@@ -146,6 +155,7 @@ class EvaluationEstimate:
     tuning_seconds: float
     memory: float  # bytes
     has_exact_targets: bool  # False: they are estimated, and what is stored is not known
+    records: list[Path]  # the files of its records, once it is finished
 
     @property
     def seconds(self) -> float:
@@ -153,8 +163,12 @@ class EvaluationEstimate:
         return self.tuning_seconds + sum(cell.seconds for cell in self.cells)
 
 
-def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> EvaluationEstimate:
+def estimate_evaluation(
+    job: Job, step: int, threads: int | None = None, *, earlier: Collection[Path] = ()
+) -> EvaluationEstimate:
     """Count what `posenc eval` does with the checkpoint of `step`. Nothing is tokenised or measured.
+
+    `earlier` are the files of the records that earlier jobs of a sweep will have written.
 
     Which cells are stored already is known where a token is a byte, or where the tokens are in the cache: a
     stored cell is found by its targets.
@@ -181,7 +195,7 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
     context = dataclasses.replace(as_trained, extension=extension)
     request = request_of(job, store)
     planned = plan_cells(context, request, evaluation.protocols)
-    cells = _cell_estimates(planned, costs, rates, _which_are_stored(job, store, planned, step))
+    cells = _cell_estimates(planned, costs, rates, _which_are_stored(job, store, planned, step, earlier))
     measured = [cell for cell, estimated in zip(planned, cells, strict=True) if estimated.problem is None]
     tries = 0
     tuning_seconds = 0.0
@@ -195,15 +209,22 @@ def estimate_evaluation(job: Job, step: int, threads: int | None = None) -> Eval
         tuning_seconds=tuning_seconds,
         memory=costs.memory(measured, batch_tokens),
         has_exact_targets=_has_exact_targets(store, job.tokenizer),
+        records=[record_path(job.directory, record_key(cell, step)) for cell in planned],
     )
 
 
-def _which_are_stored(job: Job, store: TokenStore, cells: Sequence[EvalCell], step: int) -> list[bool]:
-    """Tell of each cell whether a record of it is known to be stored."""
+def _which_are_stored(
+    job: Job, store: TokenStore, cells: Sequence[EvalCell], step: int, earlier: Collection[Path] = ()
+) -> list[bool]:
+    """Tell of each cell whether its numbers are known to be stored, or will be in an `earlier` file."""
     # A record is found by its targets, and not by estimated ones.
-    if not _has_exact_targets(store, job.tokenizer):
-        return [False] * len(cells)
-    return [is_stored(cell, job.directory, step) for cell in cells]
+    has_exact_targets = _has_exact_targets(store, job.tokenizer)
+    stored = []
+    for cell in cells:
+        equal = equal_cells(cell, record_key(cell, step))
+        is_measured_before = any(record_path(job.directory, key) in earlier for _, key in equal)
+        stored.append(is_measured_before or (has_exact_targets and is_stored(cell, job.directory, step)))
+    return stored
 
 
 def _has_exact_targets(store: TokenStore, tokenizer: TokenizerSettings) -> bool:

@@ -38,13 +38,18 @@ class CheckedJob:
     job: Job
 
 
-def plan_job(settings: RunSettings | EvalCommandSettings, *, only_estimate: bool = False) -> Job:
-    """Return the validated job of composed settings; `only_estimate` for a dry run. Raises UserError."""
+def plan_job(
+    settings: RunSettings | EvalCommandSettings, *, only_estimate: bool = False, is_alone: bool = True
+) -> Job:
+    """Return the validated job of composed settings. Raises UserError.
+
+    `only_estimate` is for a dry run; `is_alone` is False for a job of a sweep.
+    """
     if isinstance(settings, RunSettings):
         return plan_training(settings)
     if settings.subject is None:
         return plan_evaluation(settings, keeps_records=not only_estimate)
-    return plan_hf(settings, only_estimate=only_estimate)
+    return plan_hf(settings, only_estimate=only_estimate, is_alone=is_alone)
 
 
 def check_jobs(composed: Jobs, *, only_estimate: bool = False) -> list[CheckedJob]:
@@ -60,7 +65,7 @@ def check_jobs(composed: Jobs, *, only_estimate: bool = False) -> list[CheckedJo
         for number, entry in enumerate(composed.jobs, 1):
             progress.update(number - 1, "")
             try:
-                job = plan_job(entry.settings, only_estimate=only_estimate)
+                job = plan_job(entry.settings, only_estimate=only_estimate, is_alone=count == 1)
             except NotForThisEncodingError as error:
                 if count == 1:
                     raise
@@ -92,11 +97,19 @@ def _what_is_extended(entry: ComposedJob) -> str:
     return str(settings.subject.parameters["path"])
 
 
-def seed_by_seed(checked: list[CheckedJob]) -> list[CheckedJob]:
-    """Return the jobs of the first seed, then those of the next, so that a comparison exists early."""
+def in_running_order(checked: list[CheckedJob]) -> list[CheckedJob]:
+    """Return the jobs of the first seed, then those of the next, so that a comparison exists early.
+
+    Of one seed, models as trained come before extended ones, which are compared with them and take over
+    their numbers where nothing changes.
+    """
     seeds = list(dict.fromkeys(entry.job.settings.seed for entry in checked))
-    # The sort is stable: the jobs of a seed keep the order of the command line.
-    return sorted(checked, key=lambda entry: seeds.index(entry.job.settings.seed))
+
+    def place(entry: CheckedJob) -> tuple[int, bool]:
+        return seeds.index(entry.job.settings.seed), entry.job.evaluation.is_extended
+
+    # The sort is stable: otherwise the jobs keep the order of the command line.
+    return sorted(checked, key=place)
 
 
 def run_job(job: Job, overrides: list[str], invocation: Invocation) -> int:

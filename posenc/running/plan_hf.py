@@ -43,11 +43,11 @@ from posenc.settings.tree import NONE, Choice, EvalCommandSettings, TokenizerSet
 from posenc.training.device import resolve_device
 
 
-def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Job:
+def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False, is_alone: bool = True) -> Job:
     """Return the validated job of composed `eval` settings with `subject=hf`. Raises UserError.
 
     With `only_estimate` the job is for a dry run: the end of its directory's name may be left open, since
-    that takes a digest of all weights.
+    that takes a digest of all weights. `is_alone` is False for a job of a sweep.
     """
     if settings.run is not None:
         raise UserError("run", settings.run, "has a model of its own", hint="leave out run= or subject=")
@@ -55,7 +55,8 @@ def plan_hf(settings: EvalCommandSettings, *, only_estimate: bool = False) -> Jo
         raise UserError("tracking", settings.tracking.name, "is for runs that posenc trains")
     subject = named_subject(settings)
     folder = folder_of_records("subject.runs_dir", subject.runs_dir, EXPERIMENT)
-    hf = read_subject(settings, only_estimate=only_estimate)
+    # Jobs of a sweep may share a directory, whose name is known in full with transformers alone.
+    hf = read_subject(settings, plainly=only_estimate and is_alone)
     # The text comes first: a length that no document has takes no time.
     text, texts, evaluation = _fitted_to_text(settings, hf.evaluation, hf.train_length, hf.tokenizer)
     evaluation.check_tuning()

@@ -108,13 +108,13 @@ def named_subject(settings: EvalCommandSettings) -> HfSubject:
     return HfSubject(**parameters)
 
 
-def read_subject(settings: EvalCommandSettings, *, only_estimate: bool = False) -> HfModel:
+def read_subject(settings: EvalCommandSettings, *, plainly: bool = False) -> HfModel:
     """Read the configuration and the tokenizer of `subject=hf`. Raises UserError.
 
-    With `only_estimate` they are read without transformers, where that says the same.
+    With `plainly` they are read without transformers, where that says the same.
     """
     subject = named_subject(settings)
-    plain = _plain_checkpoint(subject, settings) if only_estimate else None
+    plain = _plain_checkpoint(subject, settings) if plainly else None
     checkpoint = plain or read_hf_checkpoint(subject.path, subject.revision, subject.trust_remote_code)
     _check_attention_name(subject.attention)
     if not checkpoint.is_plain:

@@ -122,6 +122,16 @@ def test_several_jobs_have_a_line_each(measure):
     assert int(seconds[1]) >= 10
 
 
+@pytest.mark.parametrize("extensions", ["none,yarn,pi", "yarn,pi,none"])
+def test_a_sweep_counts_what_several_jobs_share_once(measure, extensions):
+    options = ("eval.lengths=[1x,2x]", "eval.protocols=[fixed-target]", "eval.max_targets=100")
+    result = measure("-m", f"extend={extensions}", *options, "--dry-run")
+    rows = re.findall(r"rope-\S+ +(\w+) +(\d of \d) ", result.out)
+    # The model as trained comes first. Of the others T is known then: as trained, and extended.
+    assert rows[0] == ("none", "2 of 2")
+    assert sorted(rows[1:]) == [("pi", "1 of 3"), ("yarn", "1 of 3")]
+
+
 def test_what_does_not_fit_ends_with_1(measure, monkeypatch):
     monkeypatch.setattr("posenc.running.room.free_memory", lambda: 1.0)
     assert measure("--dry-run").code == 1

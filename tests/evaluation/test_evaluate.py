@@ -144,6 +144,26 @@ def test_an_extension_that_changes_nothing_at_t_shares_the_pass_and_the_numbers(
         assert records[T, True][key] == records[T, False][key]
 
 
+def test_up_to_t_an_extension_takes_over_what_is_stored_of_the_model_as_trained(extended, windows_passed):
+    _, go = extended
+    as_trained = go(None)
+    windows_passed.clear()
+    records = go()
+    assert set(windows_passed) == {2 * T, 4 * T}
+    assert go() == records  # each has a file of its own
+    for window in (T // 2, T):
+        taken_over = {**records[window, True], "extend": None, "seconds": 0}
+        assert taken_over == {**as_trained[window, False], "seconds": 0}
+
+
+def test_an_extension_that_acts_at_t_takes_nothing_over(extended, windows_passed):
+    subject, go = extended
+    go(None)
+    windows_passed.clear()
+    go(build_extension({"name": "scale", "temperature": 0.5}, subject.model))
+    assert set(windows_passed) == set(WINDOWS)
+
+
 def test_an_extension_that_acts_at_t_has_numbers_of_its_own_there(extended):
     subject, go = extended
     hotter = build_extension({"name": "scale", "temperature": 0.5}, subject.model)

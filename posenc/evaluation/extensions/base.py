@@ -69,7 +69,11 @@ class Extension:
         self.settings: dict[str, Any] = {"name": self.name}  # as stored; the knobs are added when it is built
 
     def effective_encoding(self, window: int) -> Encoding:
-        """Return the encoding that acts at a window of W tokens: `self.trained` if nothing changes."""
+        """Return the encoding that acts at a window of W tokens: `self.trained` if nothing changes.
+
+        Where it is `self.trained`, it has to be at shorter windows as well: the record of the model as
+        trained is taken over then, and a protocol may pass shorter windows besides its own.
+        """
         raise NotImplementedError
 
     def resolved(self, window: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from posenc.results.records import HEADLINE, REFERENCES
 from posenc.results.runs import Run
 from posenc.running.evaluate import targets_of
 from posenc.running.invocation import Invocation
-from posenc.running.jobs import CheckedJob, seed_by_seed
+from posenc.running.jobs import CheckedJob, in_running_order
 from posenc.running.run_directory import drop_leftovers_of
 from posenc.running.sweep.lines import failure_lines, settled_line
 from posenc.running.sweep.pool import WorkerPool
@@ -58,7 +58,7 @@ def run_sweep(
     running jobs. A run that is finished or has diverged starts no process. `launch` runs the tasks elsewhere.
     """
     # All encodings by their first seed come first, so that a sweep that is stopped has a whole table.
-    ordered = seed_by_seed(checked)
+    ordered = in_running_order(checked)
     tasks = make_tasks(command, line, ordered, retry=invocation.retry)
     outcomes: dict[str, TaskOutcome] = {}
     for task in tasks:

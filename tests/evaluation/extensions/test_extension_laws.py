@@ -93,6 +93,15 @@ def test_up_to_the_training_length_nothing_changes(name, window):
     assert extension.effective_encoding(window) is extension.model.effective_encoding
 
 
+@every_extension
+def test_what_changes_nothing_at_a_window_changes_nothing_at_a_shorter_one(name):
+    """So a record may be taken over from the model as trained, if a protocol passes shorter windows too."""
+    extension = on_rope(name)
+    windows = [1, 2, T // 2, T - 1, T, T + 1, 2 * T, LONG]
+    acts = [extension.effective_encoding(w) is not extension.model.effective_encoding for w in windows]
+    assert acts == sorted(acts)
+
+
 @pytest.mark.parametrize("name", ACT_AT_EVERY_WINDOW)
 def test_some_extensions_act_at_the_training_length_too(name):
     extension = on_rope(name)
