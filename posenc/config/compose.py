@@ -24,7 +24,15 @@ from posenc.config.task_file import expand_task
 from posenc.config.typed import typed_settings
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_files, conf_dir, conf_dirs, is_folder, refuse_taken_names, why_impossible
+from posenc.core.paths import (
+    choice_files,
+    conf_dir,
+    conf_dirs,
+    is_folder,
+    missing_path,
+    refuse_taken_names,
+    why_impossible,
+)
 from posenc.core.progress import long_loop
 from posenc.settings.errors import user_error
 from posenc.settings.launchers import LAUNCHER, RayLauncherSettings
@@ -269,7 +277,7 @@ def initialize_hydra(config_dir: str | None) -> Iterator[list[str]]:
     """Initialize Hydra's compose API on posenc's YAML; yield the overrides that add the YAML of others."""
     if config_dir is not None:
         if not is_folder(config_dir):
-            raise UserError("--config-dir", config_dir, "there is no such folder")
+            raise missing_path("--config-dir", config_dir, "folder")
         # Hydra takes the first file of a name on its path, which is posenc's, without a word.
         refuse_taken_names(Path(config_dir))
     # The folder is named, since `initialize` would look beside this file. The tree lies elsewhere in a wheel

@@ -13,7 +13,7 @@ from typing import Any
 import platformdirs
 
 from posenc.core.entry_points import entry_points
-from posenc.core.errors import UserError, visible
+from posenc.core.errors import UserError, nearest, suggestion, visible
 
 CONF_ENTRY_POINTS = "posenc.conf"
 LONGEST_PART = 255  # bytes of a name in a folder, on every common file system
@@ -126,6 +126,30 @@ def is_file(path: str | Path) -> bool:
 def is_folder(path: str | Path) -> bool:
     """Tell whether a path leads to a folder."""
     return os.path.isdir(expanded(path))  # noqa: PTH112
+
+
+def missing_path(
+    key: str, path: str | Path, kind: str = "file or folder", *, allowed: str = "", hint: str = ""
+) -> UserError:
+    """Return the error for a path that leads to nothing of this kind; it suggests the nearest name."""
+    close = nearest_beside(path, folders_only=kind == "folder")
+    hints = ["" if close is None else suggestion(visible(close)), hint]
+    text = "\n".join(line for line in hints if line)
+    return UserError(key, path, why_missing(path, kind), allowed=allowed, hint=text)
+
+
+def nearest_beside(path: str | Path, *, folders_only: bool = False) -> str | None:
+    """Return what is called nearly as a path that does not exist, in the same folder; None without any."""
+    named = expanded(path)
+    if not named.name or os.path.lexists(named) or not is_folder(named.parent):
+        return None
+    try:
+        siblings = [entry.name for entry in os.scandir(named.parent) if not folders_only or entry.is_dir()]
+    except OSError:  # it cannot be listed
+        return None
+    close = nearest(named.name, siblings)
+    # `Path` would drop the `./` by which a file is told from a name.
+    return None if close is None else os.path.join(os.path.dirname(path), close)  # noqa: PTH118, PTH120
 
 
 def why_missing(path: str | Path, kind: str = "file or folder") -> str:

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from posenc.core.errors import UserError
-from posenc.core.paths import expanded, is_file, why_missing
+from posenc.core.paths import expanded, is_file, missing_path
 
 _imported: dict[str, _Imported] = {}  # by the name of the module
 _asked_for: list[str] = []  # names of modules, the latest last
@@ -42,7 +42,7 @@ def plugin_module(plugin: str) -> ModuleType:
     """
     is_named_by_file = plugin.endswith(".py")
     if is_named_by_file and not is_file(plugin):
-        raise UserError("plugins", plugin, why_missing(plugin, "file"))
+        raise missing_path("plugins", plugin, "file")
     try:
         module = user_module(plugin)
     except (Exception, SystemExit) as error:  # the user's code may raise anything

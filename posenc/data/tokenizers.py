@@ -20,7 +20,7 @@ from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.library_calls import run_interruptible
-from posenc.core.paths import cache_dir, exists, expanded, is_file, is_folder, why_impossible, why_missing
+from posenc.core.paths import cache_dir, exists, expanded, is_file, is_folder, missing_path, why_impossible
 from posenc.data.cache_lock import cache_lock
 from posenc.data.documents import Document, utf8_text
 from posenc.data.hub import not_loaded, reachable
@@ -149,7 +149,7 @@ def check_tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
             raise UserError("tokenizer.path", path, "is a folder here, without a tokenizer.json")
         if not is_file(file) and (not HUB_NAME.fullmatch(path) or why_impossible(file)):
             allowed = "a tokenizer.json, a folder with one, or a name on the hub"
-            raise UserError("tokenizer.path", path, why_missing(file, "file"), allowed=allowed)
+            raise missing_path("tokenizer.path", path, "file", allowed=allowed)
     return parameters
 
 

@@ -20,7 +20,7 @@ import yaml
 
 from posenc.core.entry_points import entry_points
 from posenc.core.errors import UserError, suggestion
-from posenc.core.paths import expanded, is_file, why_missing
+from posenc.core.paths import expanded, is_file, missing_path
 from posenc.core.plugins import named_classes_in, plugin_module
 from posenc.encodings.other_names import hint_at_family, named_elsewhere
 
@@ -130,7 +130,7 @@ def file_encoding(file: str, class_name: str | None) -> dict[str, Any]:
     path = expanded(file)
     if not is_file(path):
         hint = "how to write one: docs/add-an-encoding.md"
-        raise UserError("encoding", file, why_missing(path, "file"), hint=hint)
+        raise missing_path("encoding", file, "file", hint=hint)
     name_of_class = {cls.__name__: name for name, cls in _plugin_classes([file]).items()}
     allowed = [f"{file}:{cls}" for cls in name_of_class]
     if class_name is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from posenc.core.errors import UserError, nearest, suggestion, visible
-from posenc.core.paths import choice_files, is_file, is_folder, named_path
+from posenc.core.paths import choice_files, is_file, is_folder, named_path, nearest_beside
 from posenc.results.bundles import SUFFIX, load_bundle
 from posenc.results.runs import Run, load_run
 
@@ -155,7 +155,7 @@ def _hint_at_runs(text: str) -> str:
     if LENGTH.fullmatch(text):  # the shell has split `--columns 1x 8x`
         return f"several lengths have commas between them, and no spaces: --columns 1x,{text}"
     train_first = "train one first: posenc train encoding=rope"
-    folder = _nearest_folder(Path(text))
+    folder = nearest_beside(text, folders_only=True)
     if folder is not None:
         return suggestion(visible(folder))
     if text == "runs" or not PLAIN_NAME.fullmatch(text):
@@ -166,18 +166,6 @@ def _hint_at_runs(text: str) -> str:
         return f"{suggestion(close)}\n{train_first}"
     # it may be an encoding of a plugin, which `choice_files` does not list
     return f"runs of one encoding: --where encoding={text}\n{train_first}"
-
-
-def _nearest_folder(path: Path) -> Path | None:
-    """Return the folder beside a path whose name is close to that of the path; None if there is none."""
-    if not path.name or not is_folder(path.parent):
-        return None
-    try:
-        folders = [other for other in path.parent.iterdir() if is_folder(other)]
-    except OSError:  # it cannot be listed
-        return None
-    close = nearest(path.name, [folder.name for folder in folders])
-    return None if close is None else path.parent / close
 
 
 def _below(start: Path) -> Iterator[Location]:

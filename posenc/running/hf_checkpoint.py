@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from posenc.core.errors import UserError, first_few, first_line
-from posenc.core.paths import expanded, is_file, is_folder, looks_local, why_missing
+from posenc.core.paths import expanded, is_file, is_folder, looks_local, missing_path
 from posenc.data.download_bar import download_bar
 from posenc.data.hub import not_loaded, reachable
 from posenc.evaluation.models.configurations import rope_settings
@@ -253,7 +253,7 @@ def check_path(path: str, folder: Path) -> None:
     if is_file(folder):
         raise UserError("subject.path", path, "is a file", allowed="a folder of save_pretrained, or a name")
     if not is_folder(folder) and looks_local(path):
-        raise UserError("subject.path", path, why_missing(folder, "folder"))
+        raise missing_path("subject.path", path, "folder")
     # A run has a config.yaml and no config.json, so transformers would complain of a file that is missing.
     if is_file(folder / "status.json"):
         raise UserError("subject.path", path, "is a run of posenc", hint=f"posenc eval run={path}")

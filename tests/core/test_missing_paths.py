@@ -5,7 +5,7 @@ import os
 import pytest
 
 from posenc.core.errors import UserError
-from posenc.core.paths import exists, is_file, is_folder, looks_local, output_file, why_missing
+from posenc.core.paths import exists, is_file, is_folder, looks_local, missing_path, output_file, why_missing
 
 LONG = "x" * 300
 
@@ -43,6 +43,28 @@ def test_a_path_that_leads_to_nothing_is_nothing(folder, question, path):
 )
 def test_the_reason_is_said(folder, path, reason):
     assert reason in why_missing(path, "folder")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "nearest"),
+    [
+        ("flie.txt", "file", "file.txt"),
+        ("courpus", "folder", "corpus"),
+        ("./courpus", "folder", "./corpus"),
+        ("corpus/chaptr.txt", "file", "corpus/chapter.txt"),
+        ("flie.txt", "folder", None),
+        ("elsewhere", "folder", None),
+        ("nothing/corpus", "folder", None),
+        ("file.txt", "folder", None),
+        ("a\0b", "folder", None),
+    ],
+)
+def test_the_nearest_name_in_the_folder_is_suggested(folder, path, kind, nearest):
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "chapter.txt").write_text("text")
+    error = missing_path("data.paths", path, kind, hint="a hint")
+    assert error.key == "data.paths"
+    assert error.hint.split("\n") == [*([f"did you mean: {nearest}"] if nearest else []), "a hint"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may enter every folder")

@@ -13,9 +13,9 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from posenc.core.errors import UserError, nearest, plural, suggestion, visible
+from posenc.core.errors import UserError, plural, visible
 from posenc.core.machine import free_memory
-from posenc.core.paths import is_file, is_folder, why_missing
+from posenc.core.paths import is_file, is_folder, missing_path
 from posenc.data.documents import Document, Notes, utf8_text
 from posenc.data.sections import sections, without_front_matter
 from posenc.data.sources.base import Source
@@ -178,7 +178,7 @@ def _expand(path: str) -> _Expanded:
         return _in_folder(absolute)
     if glob.has_magic(path):
         return _expand_glob(absolute)
-    raise _no_such_path(path, absolute)
+    raise missing_path("data.paths", path)
 
 
 def _expand_glob(pattern: Path) -> _Expanded:
@@ -233,16 +233,6 @@ def _in_folder(folder: Path) -> _Expanded:
             elif is_file(file):
                 expansion.files.append(file)
     return expansion
-
-
-def _no_such_path(path: str, absolute: Path) -> UserError:
-    """Return the error for a path that does not exist, with the nearest name in its folder."""
-    siblings = []
-    if is_folder(absolute.parent) and not os.path.lexists(absolute):
-        siblings = [sibling.name for sibling in absolute.parent.iterdir()]
-    close = nearest(absolute.name, siblings)
-    hint = suggestion(absolute.parent / close) if close else ""
-    return UserError("data.paths", path, why_missing(absolute), hint=hint)
 
 
 def _no_text(paths: Sequence[str], notes: Notes) -> UserError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from posenc.core.errors import UserError
-from posenc.core.paths import is_folder, looks_local, why_missing
+from posenc.core.paths import is_folder, looks_local, missing_path
 from posenc.data.documents import SPLITS, Document, Notes, hash_fraction, utf8_text
 from posenc.data.hub_texts import COMMIT, Column, newest_commit
 from posenc.data.sections import articles
@@ -37,8 +37,7 @@ class _HubSource(Source):
         if is_folder(self.repository):
             return
         if looks_local(self.repository):
-            problem = why_missing(self.repository, "folder")
-            raise UserError("data.repository", self.repository, problem)
+            raise missing_path("data.repository", self.repository, "folder")
         if self.revision is None or not COMMIT.fullmatch(self.revision):
             allowed = "a commit, 40 hex digits: a branch may change under a run"
             problem = "is needed" if self.revision is None else "is no commit"

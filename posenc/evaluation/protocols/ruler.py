@@ -29,7 +29,7 @@ import numpy as np
 from annotated_types import Ge, Le, MinLen
 
 from posenc.core.errors import UserError
-from posenc.core.paths import is_file, why_missing
+from posenc.core.paths import is_file, missing_path
 from posenc.core.seeds import seed_for
 from posenc.data.ruler import LEFT_OUT, NEW_TOKENS, TASKS, WORDS_PACKAGE, Sample, make_sample
 from posenc.data.sources.formats import NOT_UTF8, RECODINGS, encoding_problem
@@ -118,7 +118,7 @@ def _read_essays(path: str) -> str:
     """Return the text of a file. Raises UserError if it is missing, cannot be read or is not UTF-8."""
     key = "eval.ruler.essays"
     if not is_file(path):
-        raise UserError(key, path, why_missing(path, "file"))
+        raise missing_path(key, path, "file")
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
