@@ -144,7 +144,9 @@ def nearest_beside(path: str | Path, *, folders_only: bool = False) -> str | Non
     if not named.name or os.path.lexists(named) or not is_folder(named.parent):
         return None
     try:
-        siblings = [entry.name for entry in os.scandir(named.parent) if not folders_only or entry.is_dir()]
+        siblings = [
+            entry.name for entry in os.scandir(named.parent) if not folders_only or is_folder(entry.path)
+        ]
     except OSError:  # it cannot be listed
         return None
     close = nearest(named.name, siblings)
