@@ -75,7 +75,8 @@ def _settings(comparison: Comparison) -> list[str]:
     length = ""
     if header.context_length:
         length = f"T = {header.context_length} {token_noun(header)}s"
-    tokens = "" if header.tokens is None else f"{count_text(header.tokens)} tokens"
+    # How long a model was trained that was given to posenc is not known.
+    tokens = f"{count_text(header.tokens)} tokens" if isinstance(header.tokens, int) else ""
     return [_model(header), length, _corpus(header), tokens, _tuned(comparison.rows)]
 
 
