@@ -14,11 +14,10 @@ from posenc.config.compose import Jobs
 from posenc.core.console import terminal_width
 from posenc.core.errors import plural, visible
 from posenc.core.progress import end_starting
-from posenc.core.quantities import duration
+from posenc.core.quantities import duration, length_text
 from posenc.data.hub import go_offline
 from posenc.report.tables import Table, table_of_rows, text_column
 from posenc.report.terminal import table_text
-from posenc.report.texts import length_text
 from posenc.running.estimate import CellEstimate, EvaluationEstimate, estimate_evaluation
 from posenc.running.given_model import OPEN_DIGEST
 from posenc.running.job import Job

@@ -1,4 +1,4 @@
-"""Put times and sizes into words: `2:05`, `4 min`, `12/340 MB`."""
+"""Put times, sizes and lengths into words: `2:05`, `4 min`, `12/340 MB`, `8x`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def duration(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def length_text(multiple: float) -> str:
+    """Return a window as a multiple of T: `0.5x`, `8x`."""
+    return f"{multiple:g}x"
 
 
 def bytes_text(size: float, of: float | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from posenc.core.errors import UserError, plural
+from posenc.core.quantities import length_text
 from posenc.data.corpus import CorpusFacts, document_ids, read_facts
 from posenc.data.documents import SPLITS, groups_of
 from posenc.data.tasks.instances import TaskInstances
@@ -124,7 +125,7 @@ def _check_longest(
         refused = "is that long"
         hint = f"the longest that works is {longest - 1}"
         if context_length is not None:
-            refused += f" ({(needed - 1) / context_length:g}x)"
+            refused += f" ({length_text((needed - 1) / context_length)})"
             whole_multiples = (longest - 1) // context_length
             hint += f", so {whole_multiples}x" if whole_multiples else ""
         problem = f"no document of the {split} split {refused}: the longest has {longest} {unit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posenc.report.texts import length_text
+from posenc.core.quantities import length_text
 from posenc.results.beside.recall_cells import RowRecall
 from posenc.results.cells import LONGEST_NOTE, Cell, CurveSummary
 from posenc.results.comparison import Comparison

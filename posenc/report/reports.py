@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from posenc.core.errors import plural
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import LOSS_HEAD, breaks_text, half_width, has_curves, loss_text, rank_of_number
 from posenc.report.parts import cell_columns, row_columns, tables_of_parts
 from posenc.report.parts.exact import exact_table
@@ -42,11 +43,7 @@ from posenc.report.tables import (
     names_column,
     text_column,
 )
-from posenc.report.texts import (
-    length_text,
-    row_label,
-    unit_text,
-)
+from posenc.report.texts import row_label, unit_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell, Column
 from posenc.results.comparison import Comparison

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posenc.core.errors import UserError, nearest, plural, suggestion, visible
-from posenc.core.quantities import clock
+from posenc.core.quantities import clock, length_text
 from posenc.core.run_states import DIVERGED, FINISHED, RESUMABLE, RUNNING, STATES
 from posenc.report.tables import Table, TableColumn, text_column
-from posenc.report.texts import count_text, length_text
+from posenc.report.texts import count_text
 from posenc.results.runs import Run
 from posenc.results.summary import RunSummary, summarize
 from posenc.results.where import value_of_key

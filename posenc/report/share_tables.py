@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from posenc.core.quantities import length_text
 from posenc.report.tables import Table, table_of_rows
-from posenc.report.texts import length_text, percent_interval
+from posenc.report.texts import percent_interval
 from posenc.results.beside.found_values import FoundValues
 
 

@@ -46,11 +46,6 @@ def _within(text: str, width: int) -> str:
     return text
 
 
-def length_text(multiple: float) -> str:
-    """Return a window as a multiple of T: `0.5x`, `8x`."""
-    return f"{multiple:g}x"
-
-
 def count_text(count: object) -> str:
     """Return a count of tokens or parameters in three digits: `3.28M`, `512`."""
     if not isinstance(count, int):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from posenc.core.errors import UserError
+from posenc.core.quantities import length_text
 from posenc.results.beside.base import HasNumbersBeside, NumbersBeside, TableBeside, all_numbers_beside
 from posenc.results.cells import (
     Cell,
@@ -159,7 +160,7 @@ def _sort_keys(comparison: Comparison) -> dict[str, list[float | None]]:
     # By place in the sorted labels, since every key of --sort has to be a number.
     labels = sorted(row.label for row in rows)
     keys: dict[str, list[float | None]] = {"name": [labels.index(row.label) for row in rows]}
-    length_labels = [f"{column.multiple:g}x" for column in comparison.columns]
+    length_labels = [length_text(column.multiple) for column in comparison.columns]
     for index, label in enumerate(length_labels):
         keys[label] = [row.cells[index].mean for row in rows]
     for index, label in enumerate(length_labels):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posenc.core.errors import UserError, visible
+from posenc.core.quantities import length_text
 from posenc.results.beside.base import LEARNED
 from posenc.results.beside.exact import EXACT
 from posenc.results.cells import Column, columns_of
@@ -249,8 +250,10 @@ def _with_columns(drafts: Sequence[Draft], multiples: Sequence[float]) -> list[D
     for multiple in multiples:
         if not any(_is_near(multiple, other) for other in measured_multiples):
             hint = "multiples of T, not tokens; if it has targets of its own: compare that run alone"
-            allowed = ", ".join(f"{other:g}x" for other in sorted(measured_multiples))
-            raise UserError("--columns", f"{multiple:g}x", "nobody measured it", allowed=allowed, hint=hint)
+            allowed = ", ".join(length_text(other) for other in sorted(measured_multiples))
+            raise UserError(
+                "--columns", length_text(multiple), "nobody measured it", allowed=allowed, hint=hint
+            )
     with_columns = []
     for draft, columns in zip(drafts, columns_by_draft, strict=True):
         chosen = _columns_near(columns, multiples) or columns

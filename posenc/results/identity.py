@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from posenc.core.paths import choice_file, load_yaml
+from posenc.core.quantities import length_text
 from posenc.results.measurements import Measurement, Member
 from posenc.results.numbers import as_text, flat_texts
 from posenc.results.records import Extend, TrainingText
@@ -356,7 +357,7 @@ def _extent_text(measured: Sequence[Measurement]) -> str:
     """Return `2000 targets to 8x`. The longest window is in it, since it decides what can be a target."""
     most_targets = max(measurement.targets for measurement in measured)
     longest = max(measurement.multiple for measurement in measured)
-    return f"{most_targets} targets to {longest:g}x"
+    return f"{most_targets} targets to {length_text(longest)}"
 
 
 def tokens_trained(member: Member) -> int | str:

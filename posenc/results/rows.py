@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from posenc.core.quantities import length_text
 from posenc.core.run_states import DIVERGED, FINISHED
 from posenc.results.beside.base import HasNumbersBeside
 from posenc.results.cells import (
@@ -116,7 +117,7 @@ def _notes(members: Sequence[Member]) -> list[str]:
     for member in members:
         for multiple, measurement in sorted(member.by_multiple.items()):
             if measurement.note:
-                lengths_by_note[measurement.note].append(f"{multiple:g}x")
+                lengths_by_note[measurement.note].append(length_text(multiple))
     for note, lengths in lengths_by_note.items():
         each_length_once = dict.fromkeys(lengths)
         notes.append(f"{', '.join(each_length_once)}: {note}")

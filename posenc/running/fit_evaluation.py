@@ -17,10 +17,10 @@ from typing import Any
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.errors import UserError, plural
 from posenc.core.paths import cache_dir
+from posenc.core.quantities import length_text
 from posenc.data import CorpusFacts, build_tokenizer
 from posenc.evaluation.lengths import resolve_lengths
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
-from posenc.report.texts import length_text
 from posenc.results.statistics.documents import FEW_DOCUMENTS
 from posenc.running.estimate import estimate_evaluation, memory_by_window
 from posenc.running.job import Job

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posenc.core.errors import UserError, safe_name
-from posenc.core.quantities import duration
+from posenc.core.quantities import duration, length_text
 from posenc.evaluation.resolve import Evaluation, resolve_evaluation
-from posenc.report.texts import length_text
 from posenc.running.checkpoint_identity import id_of_weights, known_id_of_weights, outline_digest
 from posenc.running.checks import check_name
 from posenc.running.fit_evaluation import (

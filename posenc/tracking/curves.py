@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posenc.core.quantities import length_text
 from posenc.results.identity import knob_words
 from posenc.results.records import Record
 
@@ -137,7 +138,7 @@ def summary_of(points: Sequence[CurvePoint]) -> Row:
     """Return `eval/<curve>/nats@8x` for every multiple of the training length."""
     figures = {}
     for point in points:
-        figures[f"eval/{point.curve}/nats@{point.record['multiple']:g}x"] = point.record["nats"]
+        figures[f"eval/{point.curve}/nats@{length_text(point.record['multiple'])}"] = point.record["nats"]
     return finite(figures)
 
 

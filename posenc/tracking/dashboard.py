@@ -13,8 +13,8 @@ from posenc.core.console import say
 from posenc.core.errors import RunError, UserError
 from posenc.core.library_calls import run_interruptible
 from posenc.core.paths import output_file
+from posenc.core.quantities import length_text
 from posenc.evaluation.protocols import protocol_names
-from posenc.report.texts import length_text
 from posenc.results.measurements import parse_multiple
 from posenc.tracking import refuse_without
 from posenc.tracking.curves import POSITION, WINDOW

@@ -14,11 +14,12 @@ from typing import Any
 import altair as alt
 
 from posenc.core.errors import plural
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import cell_lines
 from posenc.report.charts.looks import Look
 from posenc.report.charts.styles import MARKERS, Style, styles_of
 from posenc.report.sentences.facts import facts_of
-from posenc.report.texts import cut, length_text, row_label
+from posenc.report.texts import cut, row_label
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
 from posenc.results.rows import Row

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import missing_reason
 from posenc.report.charts.base import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
 from posenc.report.charts.grids import CELL_HEIGHT, SHADE_MARGIN, Content, Square, grid_layers
 from posenc.report.charts.looks import Look, data_of
-from posenc.report.texts import learned_of_seeds, length_text, spread_text, whole_percent
+from posenc.report.texts import learned_of_seeds, spread_text, whole_percent
 from posenc.results.beside.exact import EXACT, RowExact
 from posenc.results.rows import Row
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from posenc.core.quantities import length_text
 from posenc.report.charts.base import Chart, Panel, RowChannels, RowNames, short_number, source_sentence
 from posenc.report.charts.looks import Look, data_of
-from posenc.report.texts import length_text
 from posenc.results.beside.memory import MEMORY
 
 HEIGHT = 150  # points, of a panel in a file

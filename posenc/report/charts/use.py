@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import verdict_interval
 from posenc.report.charts.base import (
     FINE,
@@ -80,7 +81,7 @@ def use_chart(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | N
     # The axis bends where `same` ends, as that of the changes by context does.
     fine = FINE if same is None else same
     low, high = _domain(points, fine)
-    window = "the longest window" if len(multiples) > 1 else f"{multiples.pop():g}x"
+    window = "the longest window" if len(multiples) > 1 else length_text(multiples.pop())
     harm = f"harm: change at {window} against T ({unit_text(panels[0].comparison.header)})"
     x_axis = change_axis(harm, low, high, grid=False, labelOverlap=True)
     y_axis = alt.Axis(title=f"use: recall at {window} (%)", values=list(TICKS), minExtent=LABEL_EXTENT)

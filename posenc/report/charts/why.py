@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from posenc.core.quantities import length_text
 from posenc.report.charts.base import (
     LABEL_EXTENT,
     Chart,
@@ -18,7 +19,6 @@ from posenc.report.charts.base import (
     source_sentence,
 )
 from posenc.report.charts.looks import Look, data_of
-from posenc.report.texts import length_text
 from posenc.results.beside.dispersion import DISPERSION, DispersionCell, RowDispersion, variance_ratio
 
 HEIGHT = 110  # points, of a panel in a file

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from posenc.core.quantities import length_text
 from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, RowColumn
 from posenc.report.sentences.exact import answers_in_window, table_answers
 from posenc.report.tables import Table, TableColumn, names_column, text_column
-from posenc.report.texts import length_text, spread_text, whole_percent
+from posenc.report.texts import spread_text, whole_percent
 from posenc.results.beside.base import LEARNED
 from posenc.results.beside.exact import EXACT, ExactCell, RowExact, Spread
 from posenc.results.cells import Cell

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import half_width, recovered_text, recovered_with_interval
 from posenc.report.parts.base import CsvFields, ReportPart, RowColumn, with_interval
-from posenc.report.texts import length_text, token_noun
+from posenc.report.texts import token_noun
 from posenc.results.comparison import Comparison
 from posenc.results.numbers import printed_change
 from posenc.results.rows import Row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import half_width
 from posenc.report.parts.base import (
     CellColumn,
@@ -14,7 +15,6 @@ from posenc.report.parts.base import (
     RowColumn,
     with_interval,
 )
-from posenc.report.texts import length_text
 from posenc.results.beside.memory import MEMORY, ShorterWindow
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import horizon_text
 from posenc.report.parts.base import ChartKind, Line, ReportPart, RowColumn, with_interval
 from posenc.report.sentences.recall import has_several_recall_seeds
@@ -19,13 +20,7 @@ from posenc.report.tables import (
     names_column,
     text_column,
 )
-from posenc.report.texts import (
-    learning_text,
-    length_text,
-    percent_interval,
-    percent_text,
-    share_with_interval,
-)
+from posenc.report.texts import learning_text, percent_interval, percent_text, share_with_interval
 from posenc.results.beside.base import LEARNED
 from posenc.results.beside.recall import (
     HORIZON_SHARE,

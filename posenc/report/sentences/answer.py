@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from posenc.core.errors import plural, visible
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import breaks_text, has_curves
 from posenc.report.sentences.clauses import VERBS, rows_by_word
 from posenc.report.sentences.exact import exact_answer, is_exact
@@ -19,7 +20,7 @@ from posenc.report.sentences.shared import (
     lengths_by_names,
     shown_columns,
 )
-from posenc.report.texts import length_text, names_text, row_label
+from posenc.report.texts import names_text, row_label
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
 from posenc.results.headers import Header

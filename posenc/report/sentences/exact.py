@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from posenc.core.quantities import length_text
 from posenc.report.sentences.shared import NOTHING_BEYOND_SHOWN
-from posenc.report.texts import learned_of_seeds, length_text, names_text, whole_percent
+from posenc.report.texts import learned_of_seeds, names_text, whole_percent
 from posenc.results.beside.exact import EXACT, ExactCell, TableExact
 from posenc.results.comparison import Comparison
 from posenc.results.rows import Row

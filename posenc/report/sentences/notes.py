@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from posenc.core.errors import plural
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import has_curves, recovered_with_interval
 from posenc.report.protocol_words import note_of, sample_noun, why_loss_changes
 from posenc.report.sentences.shared import all_cells, has_unigram_reference, is_recall_only
-from posenc.report.texts import length_text, row_label, span_text, unit_text
+from posenc.report.texts import row_label, span_text, unit_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.comparison import Comparison
 from posenc.results.headers import Header

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from posenc.core.quantities import length_text
 from posenc.report.cell_texts import horizon_text
 from posenc.report.protocol_words import planted_noun
 from posenc.report.sentences.settling import Rival, what_settles
-from posenc.report.texts import MOST_NAMED, learning_text, length_text, names_text, percent_text, row_label
+from posenc.report.texts import MOST_NAMED, learning_text, names_text, percent_text, row_label
 from posenc.results.beside.recall import (
     RECALL,
     did_not_learn_to_recall,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from posenc.report.texts import length_text
+from posenc.core.quantities import length_text
 from posenc.results.beside.recall import RECALL
 from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from posenc.report.texts import length_text, names_text, row_label, share_text
+from posenc.core.quantities import length_text
+from posenc.report.texts import names_text, row_label, share_text
 from posenc.results.beside.dispersion import DISPERSION, Reason, RowDispersion
 from posenc.results.comparison import Comparison
 from posenc.results.rows import Row

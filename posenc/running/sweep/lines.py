@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from posenc.core.errors import visible
-from posenc.core.quantities import clock
+from posenc.core.quantities import clock, length_text
 from posenc.core.run_states import DIVERGED, FINISHED
-from posenc.report.texts import length_text
 from posenc.results.runs import load_run
 from posenc.results.summary import headline_losses
 from posenc.running.run_directory import LOG
