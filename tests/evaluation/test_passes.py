@@ -10,11 +10,11 @@ from tiny_model import T
 
 from posenc.core.seeds import generator_for
 from posenc.encodings.base import Encoding, Shape
-from posenc.evaluation.errors import OutOfMemoryError
+from posenc.evaluation.errors import NotApplicableError, OutOfMemoryError
 from posenc.evaluation.generation import generate, write_text
 from posenc.evaluation.models.callables import losses_of_logits
 from posenc.evaluation.models.scoring import DecoderScorer, ModelPass
-from posenc.evaluation.passes import DRAWS, Windows
+from posenc.evaluation.passes import DRAWS, Windows, run_in_batches
 from posenc.model import loss
 from posenc.model.decoder import Decoder, initialize
 from posenc.training.memory import LiveTensors
@@ -84,6 +84,31 @@ def test_the_share_of_a_single_window_with_a_drawn_position_ends_at_1(subject_of
     subject.losses_of_new_pass(windows_from_each_token(subject, 1))
     assert min(shares) >= 0
     assert shares[-1] == 1
+
+
+def test_the_share_inside_a_batch_is_one_of_all_windows(subject_of):
+    shares = []
+    subject = replace(subject_of("rope", batch_tokens=2 * T), on_batch=shares.append)
+    windows = windows_from_each_token(subject, 4)  # two batches
+    run_in_batches(subject, windows, lambda batch: batch.on_layer(0.5))
+    assert shares == [0.25, 0.5, 0.75, 1]
+
+
+@pytest.mark.parametrize("n_targets", [1, T])
+def test_an_encoding_that_truncates_reads_t_tokens_if_they_hold_the_targets(subject_of, n_targets):
+    subject = subject_of("learned", beyond="truncate")
+    assert subject.window_inputs(2 * T, n_targets).n_inputs == T
+
+
+def test_a_window_may_have_the_last_position_that_an_encoding_has(subject_of):
+    subject = subject_of("binary", bits=5)
+    assert subject.window_inputs(2**5, 1).draws[0][-1] == 2**5 - 1
+
+
+def test_a_window_with_one_position_more_than_an_encoding_has_is_not_measured(subject_of):
+    subject = subject_of("binary", bits=5)
+    with pytest.raises(NotApplicableError, match="no encoding of positions from 32 on"):
+        subject.window_inputs(2**5 + 1, 1)
 
 
 @pytest.mark.parametrize("error", [MemoryError("no"), RuntimeError("CUDA out of memory. Tried to allocate")])
