@@ -220,6 +220,15 @@ def test_which_kernel_serves(monkeypatch):
     assert served == ["_blockwise", "_masked", "_causal", "_masked", "_causal", "_blockwise", "_blockwise"]
 
 
+@pytest.mark.parametrize(("dtype", "kernel"), [(torch.float32, "masked"), (torch.bfloat16, "blocks")])
+@torch.no_grad()
+def test_a_bias_goes_to_the_fused_kernel_in_float32_alone(dtype, kernel):
+    """In bf16 autocast would round the bias."""
+    keys = kernels.limits().masked_from
+    layer = Layer(encoding("alibi"), 0, torch.arange(keys))
+    assert kernels.choose_kernel(qkv(keys, keys, dtype), layer) == kernel
+
+
 def exactly_attended(e, queries):
     """What FlexAttention is asked for, in float64: of gates the blocks are 1e-5 off in float32."""
     x = torch.zeros(BATCH, KEYS, HEADS * WIDTH, dtype=torch.float64)
