@@ -34,6 +34,14 @@ def test_up_to_t_nothing_is_placed_far(measured, subject_of):
     assert records_of(measured, subject_of("rope"))["dispersion", T]["dispersion"]["far_nats"] is None
 
 
+@pytest.mark.parametrize(("n_targets", "has_far"), [(T // 2, True), (T // 2 + 1, False)])
+def test_targets_are_placed_far_if_they_fit_into_half_of_t(measured, subject_of, n_targets, has_far):
+    fraction = n_targets / T
+    records = measured(subject_of("rope"), WINDOWS, protocols=["dispersion"], target_fraction=fraction)
+    far = records["dispersion", 2 * T]["dispersion"]["far_nats"]
+    assert (far is not None) == has_far
+
+
 def test_without_positions_far_ones_change_nothing(measured, subject_of):
     records = records_of(measured, subject_of("nope"))
     far = records["dispersion", 4 * T]["dispersion"]["far_nats"]
