@@ -1,5 +1,7 @@
 """Token stores made from documents in memory, and the requests that protocols plan from."""
 
+import dataclasses
+
 import numpy as np
 
 from posenc.data import Split, TokenStore
@@ -19,6 +21,16 @@ def store_of(test, train=(b"train",)):
     tokens = np.concatenate(documents)
     vocabulary = max(256, int(tokens.max()) + 1)
     return TokenStore(tokens, None, "corpus", vocabulary, {"name": "bytes"}, splits)
+
+
+def store_in_folders(n_folders, n_documents, n_tokens):
+    """Return a store of random letters. Its test documents lie in folders: document i in i % n_folders."""
+    text = np.random.default_rng(0).integers(97, 123, (n_documents, n_tokens))
+    store = store_of(text.tolist())
+    test = store.splits["test"]
+    ids = [f"{i % n_folders}/{i}" for i in range(n_documents)]
+    splits = store.splits | {"test": dataclasses.replace(test, ids=ids)}
+    return dataclasses.replace(store, splits=splits)
 
 
 def request_for(store, windows, *, context_length=16, base_length=None, **changes):

@@ -8,8 +8,9 @@ import pytest
 import torch
 import transformers
 from measuring import protocol_of
+from scipy.stats import ttest_1samp
 from tiny_model import T
-from token_stores import store_of
+from token_stores import request_for, store_in_folders, store_of
 
 from posenc.core.errors import UserError
 from posenc.evaluation import passes
@@ -17,6 +18,8 @@ from posenc.evaluation.models import callables
 from posenc.evaluation.models.callables import CallableModel
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.protocols.memory import interval_of
+from posenc.results.statistics.documents import MIN_GROUPS
 
 WINDOWS = [T // 2, T, 2 * T, 4 * T]
 SHORTER = [T // 4, T // 2, T]  # as tests/evaluation/measuring.py has them
@@ -192,6 +195,19 @@ def test_the_interval_is_over_documents(measured, subject_of, store):
         assert low < value < high
 
 
+def test_the_interval_is_over_folders_if_there_are_enough(subject_of):
+    n_documents = 2 * MIN_GROUPS
+    store = store_in_folders(MIN_GROUPS, n_documents, 4 * T + 1)
+    subject = subject_of("rope", tokens=store)
+    plan = protocol_of("memory").plan(request_for(store, WINDOWS, max_targets=n_documents * BLOCK))
+    assert plan.documents.tolist() == list(range(n_documents))  # a block each
+    by_folder = np.random.default_rng(0).random(MIN_GROUPS)
+    # All documents of a folder have one value, so counted as independent they would halve the variance.
+    values = np.repeat(by_folder[plan.documents % MIN_GROUPS][:, None], BLOCK, axis=1)  # (N, BLOCK)
+    expected = ttest_1samp(by_folder, 0).confidence_interval(0.95)
+    assert interval_of(subject, plan, values) == pytest.approx([expected.low, expected.high])
+
+
 # --- what is asked for
 
 
@@ -204,6 +220,15 @@ def test_other_shorter_windows_are_another_measurement(asked_of):
     request = asked_of(WINDOWS)
     other = protocol_of("memory", memory={"shorter": ["0.5x"]})
     assert other.plan(request).hash != protocol_of("memory").plan(request).hash
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_plan_counts_the_tokens_of_all_shorter_windows(subject_of, asked_of, windows_passed, window):
+    protocol = protocol_of("memory")
+    plan = protocol.plan(asked_of(WINDOWS, max_targets=60))
+    protocol.measure(subject_of("rope"), plan, window)
+    shorter = [length for length in windows_passed if length < window]
+    assert plan.tokens_of_other_passes(window) == sum(shorter) > 0
 
 
 def test_a_window_without_a_shorter_one_says_so(measured, subject_of):

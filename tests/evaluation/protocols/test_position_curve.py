@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from measuring import protocol_of
 from tiny_model import T
+from token_stores import request_for, store_in_folders
 
 from posenc.evaluation.protocols.positions import bin_edges, curve_of
+from posenc.results.statistics.documents import MIN_GROUPS
 
 LONG = 8 * T
 AT = np.arange(1, LONG + 1)  # positions
@@ -84,6 +86,28 @@ def test_a_break_needs_its_whole_interval_above_a_tenth_of_a_nat():
     assert found["rise"][-1] > 0.29
     assert found["rise_ci95"][-1][0] < 0.1
     assert found["breaks_at"] is None
+
+
+def curve_in_folders(subject_of, n_folders):
+    """Return the measured curve of documents in so many folders, and a function from units to the curve."""
+    store = store_in_folders(n_folders, DOCUMENTS, LONG + 1)
+    subject = subject_of("rope", tokens=store)
+    protocol = protocol_of("positions")
+    plan = protocol.plan(request_for(store, [LONG], max_targets=DOCUMENTS * LONG))
+    assert plan.documents.tolist() == list(range(DOCUMENTS))  # a span each
+    measured = protocol.measure(subject, plan, LONG)
+    nats = subject.text_losses(plan.stops(subject), LONG, LONG)
+    return measured.extra["curve"], lambda units: curve_of(nats, nats[:, T // 2 : T], units, T)
+
+
+def test_intervals_are_over_folders_if_there_are_enough(subject_of):
+    curve, curve_over = curve_in_folders(subject_of, MIN_GROUPS)
+    assert curve["rise_ci95"] == curve_over(np.arange(DOCUMENTS) % MIN_GROUPS)["rise_ci95"]
+
+
+def test_intervals_are_over_documents_if_there_are_too_few_folders(subject_of):
+    curve, curve_over = curve_in_folders(subject_of, MIN_GROUPS - 1)
+    assert curve["rise_ci95"] == curve_over(np.arange(DOCUMENTS))["rise_ci95"]
 
 
 @pytest.mark.parametrize("window", [T, 2 * T, 5 * T])
