@@ -7,7 +7,7 @@ from tiny_model import T
 from token_stores import request_for
 
 from posenc.evaluation.evaluate import evaluate, plan_cells
-from posenc.evaluation.models.scoring import DecoderScorer
+from posenc.evaluation.models.scoring import DecoderScorer, GivenModelScorer
 from posenc.evaluation.passes import EvalContext
 from posenc.evaluation.protocols import induction, key_tokens
 from posenc.settings.tree import PlantSettings
@@ -46,6 +46,20 @@ def windows_passed(monkeypatch):
     for name in ("losses", "target_logits"):
         monkeypatch.setattr(DecoderScorer, name, counted(getattr(DecoderScorer, name)))
     return passed
+
+
+@pytest.fixture
+def passes_made(monkeypatch):
+    """Return a list of the passes, each a ModelPass, by which a given model scores targets."""
+    made = []
+    losses = GivenModelScorer.losses
+
+    def noted_losses(scorer, model_pass, targets, **options):
+        made.append(model_pass)
+        return losses(scorer, model_pass, targets, **options)
+
+    monkeypatch.setattr(GivenModelScorer, "losses", noted_losses)
+    return made
 
 
 @pytest.fixture

@@ -159,6 +159,25 @@ def test_what_leaves_no_room_to_the_text_is_left_out():
     assert {question.keys for question in plan.questions_in(T)} == {1}
 
 
+def test_what_leaves_less_than_half_of_a_window_to_the_text_is_left_out():
+    context = context_of(copying)
+    protocol = protocol_of("needle", needle=ASKED | {"keys": [3, 4]})
+    plan = protocol.plan(request_for(context.store, [T], context_length=T))
+    assert plan.text_length(T, 3) > T / 2 > plan.text_length(T, 4) > 0
+    assert {question.keys for question in plan.questions_in(T)} == {3}
+
+
+@pytest.mark.parametrize("changes", [{}, {"values": 2}, {"keys": [2, 3], "queries": 2}], ids=str)
+@pytest.mark.parametrize("window", [T, 2 * T])
+def test_a_plan_counts_what_goes_through_the_model(passes_made, window, changes):
+    context = context_of(lambda tokens: torch.zeros(*tokens.shape, 256))
+    protocol = protocol_of("needle", needle=ASKED | changes)
+    plan = protocol.plan(request_for(context.store, [T, 2 * T], context_length=T))
+    protocol.measure(context, plan, window)
+    assert plan.tokens(window) == sum(made.inputs.numel() for made in passes_made)
+    assert {plan.targets_in(window)} == {made.n_targets for made in passes_made}
+
+
 def test_more_words_than_any_tokenizer_gives_are_refused_before_the_text_is_read():
     protocol = protocol_of("needle", needle=ASKED | {"keys": [1, 64], "values": 8})
     with pytest.raises(UserError, match="needs 576 different words") as caught:

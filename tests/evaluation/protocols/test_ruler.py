@@ -4,9 +4,11 @@ import importlib.util
 import random
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import hf_models
 import numpy as np
 import pytest
 import torch
@@ -20,6 +22,7 @@ from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.lengths import EvalLengths
 from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.passes import EvalContext, Scores
 from posenc.evaluation.protocols.ruler import answered
 
@@ -122,6 +125,21 @@ def test_prompts_fill_a_window_and_leave_room_for_the_answer(essays):
         sizes = [len(sample.prompt) for sample in plan.samples(name, T)]
         assert min(sizes) > T - 3 * ruler.NEW_TOKENS
         assert max(sizes) < T - ruler.NEW_TOKENS
+
+
+def test_a_plan_counts_two_passes_over_windows_that_are_nearly_full():
+    """A model that keeps its keys reads a prompt to score the right answer, and once more to write."""
+    model = TransformersModel(hf_models.random_model("llama", **hf_models.LLAMA), T)
+    context = replace(context_of(right), model=model)
+    protocol = protocol_of("ruler")
+    plan = protocol.plan(request_for(context.store, [T], context_length=T))
+    read = []
+    embedding = model.function.get_input_embeddings()
+    embedding.register_forward_pre_hook(lambda _, args: read.append(args[0].numel()))
+    protocol.measure(context, plan, T)
+    n_passes = 2 * RULER["samples"]
+    most_unused = 3 * ruler.NEW_TOKENS  # of a window
+    assert 0 <= plan.tokens(T) - sum(read) < n_passes * most_unused
 
 
 def test_a_window_without_room_is_not_measured():

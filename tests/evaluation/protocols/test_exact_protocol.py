@@ -1,0 +1,54 @@
+"""exact: what a plan says of the passes over the instances of a task."""
+
+import pytest
+import torch
+from token_stores import request_for
+
+from posenc.data.tasks import find_task
+from posenc.data.tasks.instances import TaskInstances
+from posenc.data.token_cache import task_store
+from posenc.evaluation.models.callables import CallableModel
+from posenc.evaluation.passes import EvalContext
+from posenc.evaluation.protocols.exact import Exact
+
+T = 32
+TASKS = ["copy", "parity", "previous", "s5"]  # answers of half an instance, of single tokens, of the last one
+
+
+@pytest.fixture
+def measured_plan(passes_made):
+    """Measure five instances of a task in windows of one length, and return the plan and its passes."""
+
+    def make(task, window):
+        store = task_store("fingerprint", TaskInstances(find_task(task)(), "uniform"))
+        context = EvalContext(
+            model=CallableModel(lambda tokens: torch.zeros(*tokens.shape, 256), 256, T),
+            context_length=T,
+            seed=0,
+            precision="fp32",
+            device=torch.device("cpu"),
+            store=store,
+            split="test",
+            batch_tokens=2 * T,
+        )
+        protocol = Exact(Exact.Settings(instances=5))
+        plan = protocol.plan(request_for(store, [T, 2 * T], context_length=T))
+        protocol.measure(context, plan, window)
+        return plan, passes_made
+
+    return make
+
+
+@pytest.mark.parametrize("window", [T, 2 * T])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_plan_counts_the_tokens_that_go_through_the_model(measured_plan, task, window):
+    plan, passes = measured_plan(task, window)
+    assert plan.tokens(window) == sum(made.inputs.numel() for made in passes)
+
+
+@pytest.mark.parametrize("window", [T, 2 * T])
+@pytest.mark.parametrize("task", TASKS)
+def test_no_pass_scores_more_targets_than_a_plan_says(measured_plan, task, window):
+    """How many come before the first answer is known only when the instances are drawn."""
+    plan, passes = measured_plan(task, window)
+    assert max(made.n_targets for made in passes) <= plan.targets_in(window)
