@@ -503,13 +503,17 @@ def test_arguments_that_ask_for_nothing_are_ignored(attend_by_alibi, arguments):
     assert torch.equal(output, attend_by_alibi()[0])
 
 
-@pytest.mark.parametrize("name", ["alibi", "t5", "kerple_log"])
-def test_positions_with_gaps_are_refused_where_a_bias_would_not_see_them(name):
+@pytest.mark.parametrize("name", ["alibi", "t5", "kerple_log", "hard_alibi"])
+def test_positions_with_gaps_are_refused_where_an_encoding_would_not_see_them(name):
     attention = posenc.nn.Attention(WIDTH, HEADS, name, train_length=T)
     x = torch.randn(1, 6, WIDTH)
     with pytest.raises(UserError, match="counts distances in tokens"):
         attention(x, torch.arange(6) * 3)
-    assert torch.equal(attention(x, torch.arange(6) + 5), attention(x))
+    positions = torch.arange(6) + 5
+    assert torch.equal(attention(x, positions), attention(x))
+    positions[3:] += 100  # the same tensor, changed in place
+    with pytest.raises(UserError, match="counts distances in tokens"):
+        attention(x, positions)
 
 
 def test_a_sum_that_looks_at_pairs_takes_positions_with_gaps():

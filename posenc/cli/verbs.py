@@ -19,6 +19,7 @@ VERBS = {
     "compare --plot loss.png": ("plot", "chart", "figure", "graph"),
     "compare --html page.html": ("html", "page"),
     "runs": ("list", "ls", "status", "ps"),
+    "runs --delete": ("delete", "rm", "remove", "clean"),
     "encodings": ("encoding", "catalogue", "catalog", "models", "info", "describe"),
     "show": ("draw", "picture", "visualize", "visualise", "view"),
     "check": ("verify", "laws", "lint"),
@@ -50,7 +51,13 @@ def refuse_wrong_verb(arguments: Sequence[str], commands: Sequence[str], options
         raise _refusal(first, "is an option of each command", f"posenc {shlex.join([*rest[:1], '--help'])}")
     if first in RESUMING:
         raise UserError(first, None, "there is no such command", hint=RESUME)
-    # Somebody left out the command: `posenc encoding=rope`, or `posenc rope`.
+    # Somebody left out the command: `posenc encoding=rope`, `posenc rope`, or `posenc rope alibi`.
+    names = first.split(",")
+    while rest and rest[0] in choice_files("encoding"):
+        names.append(rest.pop(0))
+    if len(names) > 1 and set(names) <= set(choice_files("encoding")):
+        line = shlex.join([f"encoding={','.join(names)}", *rest])
+        raise _refusal(first, "is no command", f"posenc train -m {line}")
     if "=" in first or first in choice_files("encoding"):
         setting = first if "=" in first else f"encoding={first}"
         # A line that names a run can only mean to measure it.

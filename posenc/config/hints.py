@@ -111,6 +111,8 @@ def hint_at_choice(group: str, value: str) -> str:
             meant = f"encoding={value}.py"
         if meant is not None:
             return suggestion(meant)
+        if value in choice_files("extend"):
+            return f"it extends a model that is trained: posenc eval run=RUN extend={value}"
     own_yaml = f"--config-dir DIR with its YAML in DIR/{group}/"
     if group == "encoding":
         return f"one of your own: encoding=./FILE.py, or {own_yaml}"

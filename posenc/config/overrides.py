@@ -18,7 +18,7 @@ from posenc.config.foreign_flags import hint_at_flags
 from posenc.config.keys import group_of, is_hydras, key_of
 from posenc.core.console import say
 from posenc.core.errors import UserError, nearest, suggestion, visible
-from posenc.core.paths import conf_dir, exists, expanded, is_folder
+from posenc.core.paths import choice_files, conf_dir, exists, expanded, is_folder
 from posenc.core.torchrun import is_another_process
 
 # The flags of every command that takes settings, and those of `posenc train` and `posenc eval`.
@@ -249,7 +249,7 @@ def _name_to_choice(command: str, overrides: Sequence[str]) -> list[str]:
     if command == "show" and all(_is_run(name) for name in names):
         choice = f"run={','.join(quote(name) for name in names)}"
     else:
-        choice = f"encoding={','.join(names)}"
+        choice = quote_paths(f"encoding={','.join(names)}")
     _check_repeated([*settings, choice])
     return [choice, *settings]
 
@@ -262,9 +262,18 @@ def refuse_others(line: CommandLine, groups: Collection[str], what: str, hint: s
     """Raise UserError for a setting that is in none of the groups: it would have no effect on `what`."""
     for override in line.overrides:
         key = key_of(override)
-        if not is_hydras(override) and group_of(key) not in groups:
-            allowed = ", ".join(sorted(groups))
-            raise UserError(key, None, f"has no effect on {what}", allowed=allowed, hint=hint)
+        if is_hydras(override) or group_of(key) in groups:
+            continue
+        allowed = ", ".join(sorted(groups))
+        close = nearest(group_of(key), groups)
+        # A slip of the fingers is no setting without an effect.
+        if close is not None and not is_group(group_of(key)):
+            meant = suggestion(close + override.removeprefix(group_of(key)))
+            raise UserError(key, None, "there is no such setting", allowed=allowed, hint=meant)
+        owners = [group for group in groups if override in choice_files(group)]  # `data info sympy`
+        if owners:
+            hint = suggestion(f"{owners[0]}={override}")
+        raise UserError(key, None, f"has no effect on {what}", allowed=allowed, hint=hint)
 
 
 def quote_paths(override: str) -> str:

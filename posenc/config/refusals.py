@@ -60,7 +60,9 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
         config = compose(command, choices)
     except REFUSALS:  # they do not fit together, as with a wrong defaults list in a YAML of the user's
         return UserError("--config-dir", None, first_line(error))
-    known_keys = dotted_keys(OmegaConf.to_container(config))  # type: ignore[arg-type]
+    # A group without a choice, as `experiment` by default, has no key in what was composed.
+    known_keys = [*default_choices(command), *dotted_keys(OmegaConf.to_container(config))]  # type: ignore[arg-type]
+    known_keys = list(dict.fromkeys(known_keys))
     last_values = {key_of(text): text.partition("=")[2] for text in overrides}  # the last one counts
     for key, value in last_values.items():
         if key not in known_keys and key not in choosing:
@@ -133,7 +135,7 @@ def unknown_setting(command: str, key: str, value: object, known: list[str]) -> 
         return UserError(key, value, "is the run's own", hint=hint)
     is_of_hydra = key.startswith("hydra")
     # Hydra's settings have common names such as `hydra.job.name`, which would be suggested for typos.
-    candidates = [other for other in known if other.startswith("hydra") == is_of_hydra]
+    candidates = [other for other in known if other != "hydra" and other.startswith("hydra") == is_of_hydra]
     # `encoding.base` is a setting of rope. With another encoding it is unknown, and the owner is the answer.
     owners = [choice for choice, keys in _keys_of_choices(group) if name and name in keys]
     if owners:
@@ -143,7 +145,7 @@ def unknown_setting(command: str, key: str, value: object, known: list[str]) -> 
         close = _meant_setting(command, key, written, candidates)
         all_settings = f"posenc {command} --help all says what each setting means"
         hint = suggestion(close) if close else all_settings
-    siblings = ", ".join(sorted(_siblings(key, known)))
+    siblings = ", ".join(sorted(_siblings(key, candidates)))
     return UserError(key, value, "there is no such setting", allowed=siblings, hint=hint)
 
 

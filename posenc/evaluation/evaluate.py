@@ -124,8 +124,8 @@ def is_stored(cell: EvalCell, run_dir: Path, checkpoint_step: int) -> bool:
 def equal_cells(cell: EvalCell, key: RecordKey) -> list[tuple[EvalCell, RecordKey]]:
     """Return the cells with the same numbers and the keys of their records, `cell` itself first.
 
-    Where an extension changes nothing, the model as trained has the same numbers. What changes nothing at a
-    window changes nothing at a shorter one, which a protocol may pass over besides.
+    Where an extension changes nothing, the model as trained has the same numbers. `memory` reads shorter
+    windows, too, at which nothing changes either (`Extension.effective_encoding`).
     """
     cells = [(cell, key)]
     context = cell.context
@@ -136,9 +136,9 @@ def equal_cells(cell: EvalCell, key: RecordKey) -> list[tuple[EvalCell, RecordKe
 
 
 def record_as_trained(cell: EvalCell, run_dir: Path, key: RecordKey) -> Record | None:
-    """Return the record of a cell made of that of the model as trained; None if its numbers are others.
+    """Return the record of a cell made of that of the model as trained; None if its numbers are not stored.
 
-    So a sweep over extensions measures the windows up to T once, and not once for each.
+    So a sweep over extensions, with `none` among them, measures the windows up to T once and not for each.
     """
     for equal, equal_key in equal_cells(cell, key)[1:]:
         record = stored_record(equal, run_dir, equal_key)

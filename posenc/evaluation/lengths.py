@@ -17,7 +17,7 @@ from posenc.core.errors import UserError
 from posenc.settings.numbers import hint_at_number
 
 LONGEST_DEFAULT = 8  # times T: the longest of the default lengths (conf/eval/default.yaml)
-ALLOWED = "positive whole numbers of tokens, or multiples of context_length such as 0.5x, 1x, 8x"
+ALLOWED = "positive whole numbers of tokens, or multiples of T such as 0.5x, 1x, 8x"
 # Neither a sign nor an exponent: `-1x` and `1e3x` are typing errors.
 WRITTEN_LENGTH = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<multiple>x?)")
 
@@ -64,7 +64,7 @@ def resolve_length(key: str, length: Any, base_length: int) -> int:
     """Resolve one length to tokens. Raises UserError that names `key`."""
     tokens = _exact_tokens(key, length, base_length)
     if tokens.denominator != 1 or tokens < 1:
-        problem = f"is {float(tokens):g} tokens at context_length={base_length}, not a positive whole number"
+        problem = f"is {float(tokens):g} tokens at T = {base_length}, not a positive whole number"
         raise UserError(key, length, problem, allowed=ALLOWED)
     return int(tokens)
 
@@ -73,6 +73,8 @@ def nearest_length(key: str, length: Any, base_length: int) -> int:
     """Resolve one length to tokens; a multiple that is no whole number is rounded. Raises UserError."""
     # For lengths of which only the size matters, such as a distance of 1.75 T at T = 50.
     tokens = _exact_tokens(key, length, base_length)
+    if tokens <= 0:
+        raise UserError(key, length, "is no length", allowed=ALLOWED)
     return round(float(tokens))
 
 

@@ -72,11 +72,14 @@ class PassCache:
 
     losses: dict[Hashable, np.ndarray] = field(default_factory=dict)  # of text_losses
     scores: dict[Hashable, Scores] = field(default_factory=dict)  # of token_scores
+    # By extension and window. A kernel keeps masks by the encoding, and would make them anew for another one.
+    encodings: dict[tuple[Extension, int], Encoding] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget all passes."""
         self.losses.clear()
         self.scores.clear()
+        self.encodings.clear()
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,10 @@ class EvalContext:
         """Return the encoding that acts when the model is given `window` tokens at once."""
         if self.extension is None:
             return self.model.effective_encoding
-        return self.extension.effective_encoding(window)
+        key = (self.extension, window)
+        if key not in self.cache.encodings:
+            self.cache.encodings[key] = self.extension.effective_encoding(window)
+        return self.cache.encodings[key]
 
     def window_inputs(self, window: int, n_targets: int, encoding: Encoding | None = None) -> WindowInputs:
         """Return the encoding and the positions of windows of `window` tokens. Raises NotApplicableError.

@@ -116,6 +116,8 @@ def with_provenance(best: Candidate, candidates: Sequence[Candidate]) -> Tuned:
     for knob, first_value in sorted(first_settings.items()):
         if any(candidate.extension.settings[knob] != first_value for candidate in candidates):
             tuned_knobs.append(knob)
+    if not tuned_knobs:
+        return Tuned(best.extension, "the only candidate that was tried")
     # The candidate was measured under its own settings, so it keeps them.
     extension = copy.copy(best.extension)
     extension.settings = {**best.extension.settings, "tuned_on": SPLIT, "tuned": tuned_knobs}

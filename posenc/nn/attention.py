@@ -75,14 +75,14 @@ class Attention(nn.Module):
         self.encoding = encoding
         self.d_model = d_model
         self.layer = layer
-        self._checked_positions: Tensor | None = None
+        self._checked: tuple[Tensor, int] | None = None  # the last positions and their version
         self.attention = ModelAttention(d_model, n_heads, layer, qk_norm=qk_norm)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Attend in x (B, T, d_model) at positions (T,), which are 0..T-1 by default.
 
-        Raises UserError for tensors of other shapes. So it does for positions with gaps and an encoding whose
-        bias is by distance: its kernels count distances in tokens.
+        Raises UserError for tensors of other shapes. So it does for positions with gaps if the encoding has a
+        bias by distance, or a mask: its kernels count distances in tokens.
         """
         _check_input(x, self.d_model)
         length = x.shape[1]
@@ -90,12 +90,23 @@ class Attention(nn.Module):
             positions = torch.arange(length, device=x.device)
         else:
             _check_positions(positions, length)
-            if positions is not self._checked_positions:  # asking a GPU makes it wait, so once for a tensor
-                _check_neighbours(self.encoding, positions)
-                self._checked_positions = positions
+            self._check_once(positions)
         mask = fused_mask(self.encoding, self.layer, length, positions)
         output: Tensor = self.attention(x, positions, self.encoding, length, mask)
         return output
+
+    def _check_once(self, positions: Tensor) -> None:
+        """Raise UserError for gaps that the encoding would not see. Asking a GPU makes it wait."""
+        if torch.compiler.is_compiling():
+            return
+        # A tensor may be changed in place, which its version counts. One of inference mode counts nothing.
+        if positions.is_inference():
+            _check_neighbours(self.encoding, positions)
+            return
+        version = positions._version
+        if self._checked is None or positions is not self._checked[0] or version != self._checked[1]:
+            _check_neighbours(self.encoding, positions)
+            self._checked = (positions, version)
 
 
 # --- what is refused
@@ -156,10 +167,10 @@ def _check_positions(positions: object, length: int) -> None:
 
 
 def _check_neighbours(encoding: Encoding, positions: Tensor) -> None:
-    """Raise UserError for positions with gaps where a bias by distance would not see them."""
+    """Raise UserError for positions with gaps where a bias by distance, or a mask, would not see them."""
     sees_pairs = bool(encoding.hooks & {"bias", "positions"})
-    if sees_pairs or "distance_bias" not in encoding.hooks or torch.compiler.is_compiling():
+    if sees_pairs or encoding.hooks.isdisjoint({"distance_bias", "visible"}):
         return
     if not bool((positions.diff() == 1).all()):
-        problem = f"have gaps, and the bias of {encoding.name} counts distances in tokens"
+        problem = f"have gaps, and {encoding.name} counts distances in tokens"
         raise UserError("positions", None, problem, hint="train with gaps: posenc train positions=randomized")

@@ -8,7 +8,7 @@ from fake_runs import only_run
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from posenc.config.compose import compose_jobs
-from posenc.config.overrides import NAMES, QUOTED_KEYS, parse, quote, unquoted
+from posenc.config.overrides import NAMES, QUOTED_KEYS, parse, quote, read_settings_line, unquoted
 from posenc.core.errors import UserError
 
 
@@ -50,6 +50,12 @@ def test_double_quotes_of_the_user_are_no_part_of_a_path():
 @pytest.mark.parametrize("file", ["~/mine.py", "läufe/a b.py:Mine", "./mine.py", "mine.py:Mine"])
 def test_the_file_of_an_encoding_is_what_was_written(file):
     assert value_of(f"encoding={file}") == file
+
+
+@pytest.mark.parametrize("file", ["läufe/a b.py", "m(1).py", "./my dir/mine.py"])
+def test_the_bare_name_of_a_file_is_what_was_written(file):
+    line = read_settings_line("check", [file], ())
+    assert unquoted(line.overrides[0].partition("=")[2]) == file
 
 
 @pytest.mark.parametrize("separator", [" = ", "\n\n", ",", "a,b", " ", r"\t", "it's"])

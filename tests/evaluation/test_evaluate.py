@@ -144,6 +144,14 @@ def test_an_extension_that_changes_nothing_at_t_shares_the_pass_and_the_numbers(
         assert records[T, True][key] == records[T, False][key]
 
 
+def test_an_extended_encoding_is_made_once_for_a_window(extended):
+    """Kernels keep masks by the encoding."""
+    subject, go = extended
+    go()
+    assert subject.effective_encoding(2 * T) is subject.effective_encoding(2 * T)
+    assert subject.effective_encoding(2 * T) is not subject.effective_encoding(4 * T)
+
+
 def test_up_to_t_an_extension_takes_over_what_is_stored_of_the_model_as_trained(extended, windows_passed):
     _, go = extended
     as_trained = go(None)

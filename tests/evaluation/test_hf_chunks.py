@@ -150,8 +150,9 @@ def test_a_trial_of_a_shorter_pass_has_shorter_chunks():
         ({"sliding_window": 50}, 2 * 60),
         ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 50}, 60 + 1000),
         ({"sliding_window": 5000}, 2 * 1000),
+        ({"sliding_window": 50, "use_sliding_window": False}, 2 * 60),  # a key that Mistral does not read
     ],
-    ids=["global", "local", "both", "a window beyond the text"],
+    ids=["global", "local", "both", "a window beyond the text", "another class's key"],
 )
 def test_local_layers_keep_what_they_see(changes, expected):
     config = transformers.AutoConfig.for_model("mistral", num_hidden_layers=2, sliding_window=None)

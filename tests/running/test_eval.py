@@ -298,6 +298,13 @@ def test_a_tuned_row_says_so(tuned):
     assert {record["extend"]["tuned_on"] for record in reported} == {"validation"}
 
 
+def test_a_single_candidate_is_not_tuned(evaluated):
+    single = evaluated("extend=yarn", "extend.tune=true", "extend.tries=1", FIXED)
+    assert "extend=yarn: the only candidate that was tried" in single.err
+    assert "tuned" not in single.out
+    assert all("tuned" not in record["extend"] for record in fixed_target(single.run, "yarn").values())
+
+
 LONGROPE = ("extend=longrope", "extend.tune=true", "extend.tries=9", FIXED)
 
 

@@ -47,21 +47,22 @@ def tokens_kept(config: Any, window: int, chunk_tokens: int) -> int:
     A local layer keeps those that it sees, beside the newest chunk. Without `layer_types` all layers have the
     local window, if there is one.
     """
-    local_window = getattr(config, "sliding_window", None)
-    all_kinds = [GLOBAL_LAYERS if local_window is None else LOCAL_LAYERS] * config.num_hidden_layers
+    seen = local_window(config)
+    all_kinds = [GLOBAL_LAYERS if seen is None else LOCAL_LAYERS] * config.num_hidden_layers
     kinds = getattr(config, "layer_types", None) or all_kinds
-    kept_in_local = window if local_window is None else min(local_window + chunk_tokens, window)
+    kept_in_local = window if seen is None else min(seen + chunk_tokens, window)
     return sum(kept_in_local if kind == LOCAL_LAYERS else window for kind in kinds)
 
 
 def local_window(config: Any) -> int | None:
     """Return how many tokens layers with a local window see; None if no layer has one."""
     window: int | None = getattr(config, "sliding_window", None)
-    # Qwen2's config.json states a window that its class drops, unless it says that the window is used.
-    is_used = getattr(config, "use_sliding_window", config.model_type != "qwen2")
+    # Qwen2's config.json states a window that its class drops, unless it says that the window is used. Other
+    # classes with this key have dropped the window by now (0 in Qwen2-MoE), and Mistral does not read it.
+    is_dropped = config.model_type == "qwen2" and not getattr(config, "use_sliding_window", False)
     kinds = getattr(config, "layer_types", None)
     has_local_layers = kinds is None or LOCAL_LAYERS in kinds
-    return window if is_used and has_local_layers else None
+    return window if window and has_local_layers and not is_dropped else None
 
 
 def window_of_all_layers(config: Any) -> int | None:

@@ -19,7 +19,9 @@ from posenc.evaluation.models.transformers_attention import (
     score_options,
 )
 
-ATTENTION_NAME = "posenc"  # the name of the attention function in the registry of transformers
+# The name of the attention function in the registry of transformers. No user gives this name to a function of
+# his own, which a pass of another model would replace.
+ATTENTION_NAME = "_posenc_extension"
 
 
 @contextmanager

@@ -90,7 +90,8 @@ class DecoderScorer(Scorer):
     def target_logits(self, model_pass: ModelPass) -> LogitsOf:
         hidden = self._hidden(model_pass)
         weight = self.model.output_weight(hidden.dtype)
-        # In bf16 a probability would have two digits, and `memory` compares some that differ by thousandths.
+        # Softmax and sums are float32. In bf16 the product has been rounded, which moves a distribution by up
+        # to a hundredth: `eval.precision=fp32` compares more exactly.
         return lambda columns: F.linear(hidden[:, columns], weight).float()
 
     def first_choice(self, model_pass: ModelPass) -> Tensor:

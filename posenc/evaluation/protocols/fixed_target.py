@@ -55,7 +55,7 @@ class FixedTarget(Protocol[Blocks]):
     def check_window(self, key: str, window: int, lengths: EvalLengths) -> None:
         """Raise UserError that names `key` if a window does not hold a block."""
         block = self.block(lengths)
-        too_small = f"shorter than the target block of {block} tokens (eval.target_fraction * context_length)"
+        too_small = f"shorter than the target block of {block} tokens (eval.target_fraction * T)"
         check_whole(key, window, least=block, most=LONGEST_CONTEXT, too_small=too_small)
 
     def plan(self, request: EvalRequest) -> Blocks:

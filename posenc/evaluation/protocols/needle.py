@@ -208,7 +208,7 @@ class Needle(Protocol[NeedleTexts]):
         keys, values = np.split(drawn_words, [most_keys], axis=1)
         values = values.reshape(count, most_keys, settings.values)
         pairs = itertools.product(settings.depths, settings.keys)
-        questions = tuple(Question(depth, number) for depth, number in pairs)
+        questions = tuple(Question(depth, number) for depth, number in dict.fromkeys(pairs))
         parts = [documents, ends, keys, values, vocabulary.words, questions]
         # A single query is not in the hash, so that earlier records are found. Of several queries only the
         # first stood at the depth then, so records of several must not be found.

@@ -191,6 +191,12 @@ class Recall(Protocol[PlantedTexts]):
         if most_pairs > cues:
             problem = f"more than there are cues: data.plant.alphabet={plant.alphabet}"
             raise UserError("eval.recall.pairs", most_pairs, problem, allowed=f"1 to {cues}")
+        pair_length = kind.length_of_pair(plant)
+        for distance in self.settings.recall.distances:
+            # A multiple of T is left out where no pair fits, as a window is. A number of tokens is meant.
+            if not isinstance(distance, str) and distance < pair_length:
+                problem = f"is shorter than a planted pair of {pair_length} tokens"
+                raise UserError("eval.recall.distances", distance, problem)
 
     def asked_plant(self, trained: PlantSettings) -> PlantSettings:
         """Return what is planted in the windows that ask: as in training, or of another kind."""

@@ -81,7 +81,8 @@ class RulerPlan(Plan):
             sample = make_sample(TASKS[name], size, Random(seed), self.essays)
             return not self._fits(sample, window)
 
-        largest_size = len(self.essays) if TASKS[name].haystack == "essays" else window
+        # A word has one token at least.
+        largest_size = min(len(self.essays), window) if TASKS[name].haystack == "essays" else window
         # A prompt grows with its haystack, so a search by halves finds the largest in about 15 encodings.
         sizes = range(1, largest_size + 1)
         size = bisect.bisect_left(sizes, True, key=is_too_long)  # the largest that fits; 0: none
@@ -96,12 +97,20 @@ class RulerPlan(Plan):
         return prompt_length + NEW_TOKENS < window
 
     def check_fits(self, window: int) -> None:
+        n_words = len(self.essays)
         for name in self.tasks:
             for number in range(self.count):
                 seed = seed_for(SEED, name, window, number)
                 smallest = make_sample(TASKS[name], 1, Random(seed), self.essays)
                 if not self._fits(smallest, window):
                     raise _no_room(name, window)
+                if TASKS[name].haystack != "essays" or n_words >= window:
+                    continue
+                # A prompt of all words would be shorter than the window whose name it bears.
+                largest = make_sample(TASKS[name], n_words, Random(seed), self.essays)
+                if self._fits(largest, window):
+                    problem = f"n/a: eval.ruler.essays has too few words for {window} tokens: {n_words:,}"
+                    raise NotApplicableError(problem)
 
     def tokens(self, window: int) -> int:
         """Count two passes over each sample: one scores the right answer, one reads the prompt to go on.
@@ -120,13 +129,16 @@ def _read_essays(path: str) -> str:
     if not is_file(path):
         raise missing_path(key, path, "file")
     try:
-        return Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(key, path, f"cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8: byte {error.start + 1:,} is 0x{error.object[error.start]:02x}"
         hint = RECODINGS[encoding_problem(error.object) or NOT_UTF8]
         raise UserError(key, path, problem, hint=hint) from error
+    if not text.strip():
+        raise UserError(key, path, "has no text")
+    return text
 
 
 def _no_room(name: str, window: int) -> NotApplicableError:
@@ -175,17 +187,19 @@ class Ruler(Protocol[RulerPlan]):
     def plan(self, request: EvalRequest) -> RulerPlan:
         """Take the tasks. The hash covers what the prompts are drawn from."""
         settings = self.settings.ruler
+        tasks = list(dict.fromkeys(settings.tasks))  # a task that is named twice is asked once
         essays_digest = hashlib.sha256(self.essays.encode()).hexdigest()
         return RulerPlan(
-            hash=request.digest(self.name, REVISION, settings.tasks, settings.samples, essays_digest),
-            tasks=tuple(settings.tasks),
+            hash=request.digest(self.name, REVISION, tasks, settings.samples, essays_digest),
+            tasks=tuple(tasks),
             count=settings.samples,
             tokenizer=request.tokenizer or Tokenizer("bytes"),
             essays=re.split(r"\s+", self.essays),
         )
 
     def measure(self, context: EvalContext, plan: RulerPlan, window: int) -> LossSums:
-        """Ask for the values of every sample. Raises NotApplicableError if no prompt fits."""
+        """Ask for the values of every sample. Raises NotApplicableError if no prompt fills the window."""
+        plan.check_fits(window)
         answers: list[Answer] = []
         counts = RulerCounts(task=[], samples=[], answers=[], correct=[])
         n_samples = len(plan.tasks) * plan.count

@@ -116,7 +116,7 @@ def _windows(lengths: str, context_length: int, n_targets: int) -> list[int]:
     windows = sorted({resolve_length("--eval-lengths", text, context_length) for text in texts})
     # A window holds its own targets, or fewer tokens would be scored than at the other lengths.
     if windows[0] < n_targets:
-        scored = f"the {n_targets} tokens that are scored (eval.target_fraction * context_length)"
+        scored = f"the {n_targets} tokens that are scored (eval.target_fraction * T)"
         allowed = f"lengths from {n_targets} tokens"
         raise UserError("--eval-lengths", windows[0], f"shorter than {scored}", allowed=allowed)
     return windows

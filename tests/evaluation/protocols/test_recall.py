@@ -307,6 +307,19 @@ def test_distances_are_tokens_or_rounded_multiples_of_t(distances, tokens):
     assert protocol.distances(EvalLengths.of(WINDOWS, T)) == tokens
 
 
+def test_tokens_that_hold_no_pair_are_refused_and_multiples_are_left_out():
+    asked = {**GRID, "distances": ["0.25x", 2, 8], "pairs": [1]}
+    protocol_of("recall", recall=asked).check_text(facts_of(pairs=2, cue=1))
+    with pytest.raises(UserError, match="is shorter than a planted pair of 3 tokens") as caught:
+        protocol_of("recall", recall=asked).check_text(facts_of(pairs=2, cue=2))
+    assert (caught.value.key, caught.value.value) == ("eval.recall.distances", 2)
+
+
+def test_a_multiple_of_nothing_is_refused():
+    with pytest.raises(UserError, match="is no length"):
+        protocol_of("recall", recall={**GRID, "distances": ["0x"]}).check(EvalLengths.of(WINDOWS, T))
+
+
 def test_a_distance_of_one_token_is_refused():
     with pytest.raises(UserError) as caught:
         protocol_of("recall", recall={**GRID, "distances": [1]}).check(EvalLengths.of(WINDOWS, T))

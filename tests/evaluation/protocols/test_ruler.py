@@ -29,7 +29,7 @@ from posenc.evaluation.protocols.ruler import answered
 T = 1024
 DRAWN = {"name": "randomized", "max": None, "dense": False}
 WORDS = (["brave", "calm", "dull"], ["ant", "bee", "cow", "dog"])
-ESSAYS = "I write to think. Why do people write? Some do not! Work is what you do when you are free. " * 9
+ESSAYS = "I write to think. Why do people write? Some do not! Work is what you do when you are free. " * 30
 QUESTION = re.compile(r"The special magic \w+ for (.*) mentioned in the provided text (?:is|are)")
 
 
@@ -176,6 +176,26 @@ def test_essays_that_are_not_utf8_are_refused_before_anything_is_planned(tmp_pat
         checked_with(path)
     assert caught.value.key == "eval.ruler.essays"
     assert caught.value.value == str(path)
+
+
+def test_essays_that_do_not_fill_a_window_are_not_measured(tmp_path):
+    """A short prompt would bear the name of a long window."""
+    path = tmp_path / "short.txt"
+    path.write_text("All of it. " * 80)
+    with pytest.raises(NotApplicableError, match=f"too few words for {2 * T} tokens: 241"):
+        found(right, 2 * T, tasks=["niah_single_2"], essays=str(path))
+
+
+def test_a_file_without_text_is_refused(tmp_path):
+    path = tmp_path / "empty.txt"
+    path.write_text(" \n")
+    with pytest.raises(UserError, match="has no text"):
+        checked_with(path)
+
+
+def test_a_task_that_is_named_twice_is_asked_once():
+    counts = found(right, T, tasks=["niah_single_1", "niah_single_1"])
+    assert counts["task"] == ["niah_single_1"]
 
 
 def test_a_missing_file_of_essays_is_refused(tmp_path):
