@@ -25,12 +25,13 @@ from posenc.pictures.panels import (
     DISTANCE,
     FAR,
     POSITION,
+    WEIGHT,
     Curves,
-    Heat,
+    KeyMask,
     Line,
-    Map,
     Numbers,
     Panel,
+    VectorMap,
     in_lengths,
     length_marks,
 )
@@ -178,7 +179,7 @@ def _embed_panels(encoding: Encoding, is_trained: bool) -> list[Panel]:
     products = _products_panel(encoding, reach)
     if is_random:
         return [replace(products, sentence=sentences.TRAIN_FIRST)]
-    return [_heat_panel(encoding, reach), products]
+    return [_vectors_panel(encoding, reach), products]
 
 
 def _has_learned_vectors(encoding: Encoding) -> bool:
@@ -188,21 +189,21 @@ def _has_learned_vectors(encoding: Encoding) -> bool:
     return "embed" in encoding.hooks and any(True for _ in encoding.parameters())
 
 
-def _heat_panel(encoding: Encoding, reach: int) -> Heat:
+def _vectors_panel(encoding: Encoding, reach: int) -> VectorMap:
     """Draw the numbers of the vectors by position and dimension, up to 2T where there are so many."""
     length = encoding.shape.train_length
     end = min(2 * length, reach)
     vectors = _array(_vectors(encoding, torch.arange(end), reach))  # (positions, d_model)
     rows = _even_steps(end - 1, MOST_ROWS).numpy()
     columns = _pairs_of_columns(vectors.shape[1])
-    panel = Heat(
+    panel = VectorMap(
         title="Vectors of positions",
         values=vectors[np.ix_(rows, columns)],
         positions=rows.astype(np.float64),
         dimensions=columns.astype(np.float64) + 1,
         marks={"T": float(length)},
     )
-    return replace(panel, sentence=sentences.heat_sentence(panel, vectors))
+    return replace(panel, sentence=sentences.vectors_sentence(panel, vectors))
 
 
 def _pairs_of_columns(width: int) -> NDArray[np.int64]:
@@ -444,7 +445,7 @@ def _mask_panels(encoding: Encoding) -> list[Panel]:
     panels: list[Panel] = []
     for name, mask in named_masks[:MOST_MAPS]:
         seen = mask.double().masked_fill(~causal, torch.nan)[:, drawn]
-        panel = Map(
+        panel = KeyMask(
             title=f"Keys seen in {name}",
             seen=_array(seen),
             positions=_array(drawn),
@@ -467,7 +468,7 @@ def _attention_panel(encoding: Encoding) -> Curves:
     panel = Curves(
         title="Attention of random inputs to n keys",
         x_label=DISTANCE,
-        y_label="mean attention weight",
+        y_label=WEIGHT,
         lines=lines,
         x_scale="symlog",
         y_scale="log",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenc.pictures.panels import FAR, Curves, Heat, Line, Map, Numbers
+from posenc.pictures.panels import FAR, Curves, KeyMask, Line, Numbers, VectorMap
 from posenc.report.texts import share_text
 from posenc.results.records import BREAK
 
@@ -63,7 +63,7 @@ def _largest_difference(lines: list[Line]) -> float:
     return largest
 
 
-def heat_sentence(panel: Heat, vectors: Numbers) -> str:
+def vectors_sentence(panel: VectorMap, vectors: Numbers) -> str:
     """Return how the numbers change with the position, and how large they are past T.
 
     `vectors` (positions, dimensions) are those of every position: the panel shows some of them.
@@ -154,7 +154,7 @@ def bias_sentence(panel: Curves) -> str:
     return f"To see: the bias {fall}."
 
 
-def mask_sentence(panel: Map) -> str:
+def mask_sentence(panel: KeyMask) -> str:
     """Return how many keys the last query sees."""
     if panel.seen_by_last == panel.keys:
         return f"To see: the last query sees all {panel.keys} keys."

@@ -20,7 +20,7 @@ from posenc.pictures import measure as measure_module
 from posenc.pictures.attention import attention_weights, mean_weights
 from posenc.pictures.draw import picture_bytes
 from posenc.pictures.measure import PARAMETERS_ARE_RANDOM, measure
-from posenc.pictures.panels import Curves, Heat, Map, Picture
+from posenc.pictures.panels import Curves, KeyMask, Picture, VectorMap
 from posenc.pictures.sentences import TRAIN_FIRST
 from posenc.pictures.text import WIDTH, picture_text
 from posenc.running.law_check import changed
@@ -81,7 +81,7 @@ def test_every_panel_says_what_to_see(catalogued):
 def test_every_map_has_one_mask_also_where_heads_differ(catalogued):
     panels, _ = catalogued
     for panel in panels:
-        if isinstance(panel, Map):
+        if isinstance(panel, KeyMask):
             assert panel.seen.ndim == 2
 
 
@@ -177,7 +177,7 @@ def test_learned_vectors_are_not_drawn_before_they_are_trained():
 def test_learned_vectors_of_a_run_are_a_map():
     learned = encoding_of("learned", per_layer=False, combine="add", beyond="untrained")
     panels, _ = measure(learned, is_trained=True)
-    assert isinstance(panels[0], Heat)
+    assert isinstance(panels[0], VectorMap)
 
 
 def test_the_size_of_vectors_past_t_is_said():
