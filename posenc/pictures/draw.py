@@ -10,7 +10,7 @@ from typing import Literal
 import altair as alt
 import numpy as np
 
-from posenc.pictures.panels import POSITION, Curves, Heat, Map, Numbers, Panel, Picture
+from posenc.pictures.panels import POSITION, Curves, KeyMask, Numbers, Panel, Picture, VectorMap
 from posenc.report.charts.looks import PAPER, AnyChart, configured, data_of, specification
 from posenc.report.charts.styles import ON_WHITE
 from posenc.report.charts.vega import draw_svg, image_bytes
@@ -27,7 +27,9 @@ SMALLEST_SHARE = 1e-7  # of the largest weight: a logarithmic axis does not show
 DASHES = ([1, 0], [6, 2], [6, 2, 1, 2], [1, 1.5], [6, 1, 1, 1, 1, 1], [2, 3], [1, 3])
 GREY = "#737373"
 VIRIDIS = alt.SchemeParams(name="viridis", extent=[0, 0.85])  # its end is too pale for a line on white
-VIRIDIS_COLORS = ("#440154", "#46327E", "#365C8D", "#277F8E", "#1FA187", "#4AC16D", "#A0DA39")  # the same
+# The same scale as a list, for panels with a grey reference: a scheme of Vega has no place for a grey.
+# Vega leaves out the ends of a scheme, so that this list would change the colours of the other panels.
+VIRIDIS_COLORS = ("#440154", "#46327E", "#365C8D", "#277F8E", "#1FA187", "#4AC16D", "#A0DA39")
 HIDDEN_COLOR = "#00224E"  # of a key that a query does not see
 SEEN_COLOR = "#FEE838"
 DOT_IN_LEGEND = 40  # square points, the area of a dot
@@ -133,9 +135,9 @@ def _row_chart(panels: Sequence[Panel], width: float) -> alt.HConcatChart:
 
 def _panel_chart(panel: Panel, sentence: Sequence[str], width: float) -> alt.LayerChart:
     """Return the chart of one panel."""
-    if isinstance(panel, Heat):
+    if isinstance(panel, VectorMap):
         layers = [_vectors(panel), *_position_marks(panel, width)]
-    elif isinstance(panel, Map):
+    elif isinstance(panel, KeyMask):
         layers = [_squares(panel)]
     else:
         layers = [*_marks(panel, width), _lines(panel)]
@@ -151,7 +153,7 @@ def _panel_chart(panel: Panel, sentence: Sequence[str], width: float) -> alt.Lay
     return alt.LayerChart(layer=layers).properties(title=title, width=width, height=PANEL_HEIGHT)
 
 
-def _squares(panel: Map) -> alt.Chart:
+def _squares(panel: KeyMask) -> alt.Chart:
     """Return a square for each query and key, bright where the query sees the key."""
     squares = []
     for query, key in zip(*np.nonzero(np.isfinite(panel.seen)), strict=True):
@@ -175,7 +177,7 @@ def _squares(panel: Map) -> alt.Chart:
     )
 
 
-def _vectors(panel: Heat) -> alt.Chart:
+def _vectors(panel: VectorMap) -> alt.Chart:
     """Return a square for each number of the vectors, blue below zero and orange above."""
     row_edges = _edges(panel.positions)
     column_edges = _edges(panel.dimensions)
@@ -221,7 +223,7 @@ def _edges(centres: Numbers) -> list[float]:
     return [float(first), *middles.tolist(), float(last)]
 
 
-def _position_marks(panel: Heat, width: float) -> list[alt.Chart]:
+def _position_marks(panel: VectorMap, width: float) -> list[alt.Chart]:
     """Return dashed lines at marked positions, with their names at the right."""
     # A mark past the last position would stretch the axis, and leave the map a part of its panel.
     visible = {name: place for name, place in panel.marks.items() if place <= panel.positions[-1]}
@@ -283,7 +285,7 @@ def _colors(panel: Curves, compared: Sequence[str], references: Sequence[str]) -
     greys = [GREY] * len(references)
     if panel.is_ordered and not references:
         return alt.Scale(domain=labels, scheme=VIRIDIS)
-    if panel.is_ordered:  # a scheme has no grey for the references
+    if panel.is_ordered:
         steps = np.linspace(0, len(VIRIDIS_COLORS) - 1, len(compared)).round().astype(int)
         ordered = [VIRIDIS_COLORS[step] for step in steps]
         return alt.Scale(domain=labels, range=[*ordered, *greys])

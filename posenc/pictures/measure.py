@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -25,12 +26,13 @@ from posenc.pictures.panels import (
     DISTANCE,
     FAR,
     POSITION,
+    WEIGHT,
     Curves,
-    Heat,
+    KeyMask,
     Line,
-    Map,
     Numbers,
     Panel,
+    VectorMap,
     in_lengths,
     length_marks,
 )
@@ -40,7 +42,7 @@ MOST_ROWS = 64  # in a map
 MOST_COLUMNS = 128  # in a map of vectors
 MOST_LINES = 6  # in a panel
 MOST_RANDOM_LINES = 2  # in a panel with random parameters: more of them are a tangle
-MOST_MAPS = 3  # in a picture
+MOST_MASKS = 3  # in a picture
 MOST_KEYS = 4096  # in an attention on random inputs
 RANDOM_QUERIES = 64  # a score is the mean over so many
 DRAWN_WINDOWS = 5  # in a panel of random positions
@@ -83,7 +85,11 @@ def measure(
     if hooks & BIAS_HOOKS:
         panels.append(_bias_panel(encoding, are_random=are_random))
     if "visible" in hooks:
-        panels += _mask_panels(encoding)
+        masks = _distinct_masks(encoding)
+        drawn_masks = _even_steps(len(masks) - 1, MOST_MASKS).tolist()
+        panels += [_mask_panel(encoding, masks[index]) for index in drawn_masks]
+        if len(drawn_masks) < len(masks):
+            notes.append(f"{len(drawn_masks)} of {len(masks)} different masks are drawn")
     # An encoding without hooks, such as `nope`, still has a mask and a softmax, which this panel shows.
     if hooks & INPUT_HOOKS or not panels:
         # Last and at most once: it shows the whole attention, with every hook that acts in it.
@@ -178,7 +184,7 @@ def _embed_panels(encoding: Encoding, is_trained: bool) -> list[Panel]:
     products = _products_panel(encoding, reach)
     if is_random:
         return [replace(products, sentence=sentences.TRAIN_FIRST)]
-    return [_heat_panel(encoding, reach), products]
+    return [_vectors_panel(encoding, reach), products]
 
 
 def _has_learned_vectors(encoding: Encoding) -> bool:
@@ -188,21 +194,21 @@ def _has_learned_vectors(encoding: Encoding) -> bool:
     return "embed" in encoding.hooks and any(True for _ in encoding.parameters())
 
 
-def _heat_panel(encoding: Encoding, reach: int) -> Heat:
+def _vectors_panel(encoding: Encoding, reach: int) -> VectorMap:
     """Draw the numbers of the vectors by position and dimension, up to 2T where there are so many."""
     length = encoding.shape.train_length
     end = min(2 * length, reach)
     vectors = _array(_vectors(encoding, torch.arange(end), reach))  # (positions, d_model)
     rows = _even_steps(end - 1, MOST_ROWS).numpy()
     columns = _pairs_of_columns(vectors.shape[1])
-    panel = Heat(
+    panel = VectorMap(
         title="Vectors of positions",
         values=vectors[np.ix_(rows, columns)],
         positions=rows.astype(np.float64),
         dimensions=columns.astype(np.float64) + 1,
         marks={"T": float(length)},
     )
-    return replace(panel, sentence=sentences.heat_sentence(panel, vectors))
+    return replace(panel, sentence=sentences.vectors_sentence(panel, vectors))
 
 
 def _pairs_of_columns(width: int) -> NDArray[np.int64]:
@@ -313,7 +319,7 @@ def _wavelength_panel(encoding: Encoding, frequencies: Tensor) -> Curves:
     n_still = len(frequencies) - len(pairs)
     title = "Wavelength of each pair"
     if n_still:
-        title += f" ({n_still} of {len(frequencies)} are still)"
+        title += f" ({sentences.count_text(n_still, len(frequencies))} still)"
     panel = Curves(
         title=title,
         x_label="pair of numbers",
@@ -421,38 +427,53 @@ def _is_straight(line: Line) -> bool:
     return bool(np.abs(line.y - straight).max() <= 1e-5 * np.abs(line.y).max())
 
 
-def _mask_panels(encoding: Encoding) -> list[Panel]:
-    """Draw which keys a query sees, a map for each of the layers or heads that differ."""
+@dataclass(frozen=True)
+class _Mask:
+    """Hold one mask with its places: it is drawn once, however many layers and heads have it."""
+
+    seen: Tensor  # (rows, T) bool, for the queries of `_mask_queries`
+    heads_by_layer: dict[int, list[int]]  # both numbered from 1
+
+
+def _mask_queries(length: int) -> Tensor:
+    """Return the positions below T to draw, as queries and as keys: (rows,) int64."""
+    return _even_steps(length - 1, MOST_ROWS)
+
+
+def _distinct_masks(encoding: Encoding) -> list[_Mask]:
+    """Return the masks of all layers and heads, equal ones as one, in the order of their first places."""
+    shape = encoding.shape
+    queries = _mask_queries(shape.train_length)
     # A mask may count keys, so it is asked for all of them. Some rows and columns are drawn.
-    length = encoding.shape.train_length
-    drawn = _even_steps(length - 1, MOST_ROWS)
-    keys = torch.arange(length)
-    causal = drawn[:, None] >= keys[None, :]  # (rows, T)
-    masks: dict[bytes, tuple[str, Tensor]] = {}  # name and mask by its content: equal ones are drawn once
-    for layer in range(encoding.shape.n_layers):
-        # The causal mask is the attention's, so that an encoding may leave it out of its own.
-        visible = encoding.visible(drawn, keys, layer) & causal  # (rows, T) or (H, rows, T)
-        by_head = visible.ndim == 3
-        for head, mask in enumerate(visible if by_head else [visible], start=1):
-            name = f"layer {layer + 1}"
-            if by_head:
-                name += f", head {head}"
-            masks.setdefault(mask.numpy().tobytes(), (name, mask))
-    named_masks = list(masks.values())
-    if len(named_masks) == 1:
-        named_masks = [("every layer", named_masks[0][1])]
-    panels: list[Panel] = []
-    for name, mask in named_masks[:MOST_MAPS]:
-        seen = mask.double().masked_fill(~causal, torch.nan)[:, drawn]
-        panel = Map(
-            title=f"Keys seen in {name}",
-            seen=_array(seen),
-            positions=_array(drawn),
-            seen_by_last=int(mask[-1].sum()),
-            keys=length,
-        )
-        panels.append(replace(panel, sentence=sentences.mask_sentence(panel)))
-    return panels
+    keys = torch.arange(shape.train_length)
+    # The causal mask is the attention's, so that an encoding may leave it out of its own.
+    causal = queries[:, None] >= keys[None, :]  # (rows, T)
+    seen_by_content: dict[bytes, Tensor] = {}
+    places_by_content: defaultdict[bytes, dict[int, list[int]]] = defaultdict(dict)  # heads by layer
+    for layer in range(shape.n_layers):
+        visible = encoding.visible(queries, keys, layer) & causal  # (rows, T) or (H, rows, T)
+        for head, seen in enumerate(visible.expand(shape.n_heads, -1, -1), start=1):
+            content = seen.numpy().tobytes()
+            seen_by_content[content] = seen
+            places_by_content[content].setdefault(layer + 1, []).append(head)
+    return [_Mask(seen, places_by_content[content]) for content, seen in seen_by_content.items()]
+
+
+def _mask_panel(encoding: Encoding, mask: _Mask) -> KeyMask:
+    """Draw which keys a query sees in the layers and heads of a mask."""
+    shape = encoding.shape
+    queries = _mask_queries(shape.train_length)
+    drawn = mask.seen[:, queries].double()  # (rows, rows)
+    later = queries[:, None] < queries[None, :]
+    places = sentences.places_text(mask.heads_by_layer, shape.n_layers, shape.n_heads)
+    panel = KeyMask(
+        title=f"Keys seen in {places}",
+        seen=_array(drawn.masked_fill(later, torch.nan)),
+        positions=_array(queries),
+        seen_by_last=int(mask.seen[-1].sum()),
+        keys=shape.train_length,
+    )
+    return replace(panel, sentence=sentences.mask_sentence(panel))
 
 
 def _attention_panel(encoding: Encoding) -> Curves:
@@ -467,7 +488,7 @@ def _attention_panel(encoding: Encoding) -> Curves:
     panel = Curves(
         title="Attention of random inputs to n keys",
         x_label=DISTANCE,
-        y_label="mean attention weight",
+        y_label=WEIGHT,
         lines=lines,
         x_scale="symlog",
         y_scale="log",

@@ -18,6 +18,7 @@ Numbers = NDArray[np.float64]
 FAR = LONGEST_DEFAULT  # pictures go to this many times T
 POSITION = "position in tokens"
 DISTANCE = "distance r in tokens"
+WEIGHT = "mean attention weight"
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Map:
-    """Hold a map of which query sees which key."""
+class KeyMask:
+    """Hold which query sees which key."""
 
     title: str
     seen: Numbers  # (queries, keys) of 0 and 1; nan is not drawn
@@ -65,8 +66,8 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Heat:
-    """Hold the vectors of positions as a map, position x dimension."""
+class VectorMap:
+    """Hold the vectors of positions, to be drawn as a map of position x dimension."""
 
     title: str
     values: Numbers  # (positions, dimensions)
@@ -76,7 +77,7 @@ class Heat:
     sentence: str = ""
 
 
-Panel = Curves | Map | Heat
+Panel = Curves | KeyMask | VectorMap
 
 
 @dataclass(frozen=True)

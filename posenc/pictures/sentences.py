@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from posenc.pictures.panels import FAR, Curves, Heat, Line, Map, Numbers
+from posenc.pictures.panels import FAR, Curves, KeyMask, Line, Numbers, VectorMap
 from posenc.report.texts import share_text
 from posenc.results.records import BREAK
 
 TRAIN_FIRST = "To see: nothing yet, the values are random: train first, then posenc show run=DIR."
+MOST_RANGES = 3  # of numbers of layers or heads, in a title
 SAME = 1e-6  # of the largest number: smaller differences are rounding
 
 
@@ -18,6 +19,12 @@ def number_text(value: float) -> str:
     """Return a number with three digits, or as a whole number from 100 on."""
     value = value + 0.0  # it turns -0.0 into 0.0
     return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def count_text(count: int, total: int) -> str:
+    """Return how many of a total, with the verb: `1 of 4 is`, `2 of 4 are`."""
+    verb = "is" if count == 1 else "are"
+    return f"{count} of {total} {verb}"
 
 
 def value_at(line: Line, x: float) -> float:
@@ -48,7 +55,7 @@ def products_sentence(panel: Curves) -> str:
         return f"To see: {fall}."
     difference = _largest_difference(panel.lines)
     if difference <= 1e-3 * abs(peak):
-        return f"To see: {fall}; the curves coincide, so it tells the distance alone."
+        return f"To see: {fall}; the curves coincide, so the product depends on the distance only."
     return f"To see: {fall}; the curves differ by up to {number_text(difference)}, so it depends on t."
 
 
@@ -63,7 +70,7 @@ def _largest_difference(lines: list[Line]) -> float:
     return largest
 
 
-def heat_sentence(panel: Heat, vectors: Numbers) -> str:
+def vectors_sentence(panel: VectorMap, vectors: Numbers) -> str:
     """Return how the numbers change with the position, and how large they are past T.
 
     `vectors` (positions, dimensions) are those of every position: the panel shows some of them.
@@ -72,8 +79,11 @@ def heat_sentence(panel: Heat, vectors: Numbers) -> str:
     within = vectors[:length]
     changes = np.array([_sign_changes(column) for column in within.T])  # (dimensions,)
     n_constant = int((changes == 0).sum())  # dimensions
-    text = f"within T a number changes its sign up to {changes.max()} times"
-    text += f", {n_constant} of {len(changes)} never"
+    if n_constant == len(changes):
+        text = "within T no number changes its sign"
+    else:
+        times = "at most once" if changes.max() == 1 else f"up to {changes.max()} times"
+        text = f"within T a number changes its sign {times}, {n_constant} of {len(changes)} never"
     past = vectors[length:]
     size = _root_mean_square(within)
     if not len(past) or not size:
@@ -106,13 +116,17 @@ def arcs_sentence(panel: Curves) -> str:
     count = int(is_unfinished.sum())
     if not count:
         return "To see: every pair finishes a turn within T, so no single angle past T is new."
-    verb = "do not finish a turn" if count > 1 else "does not finish a turn"
-    subject = f"To see: {count} of {len(trained)} pairs {verb} within T"
+    subject = "the only pair" if len(trained) == 1 else f"{count} of {len(trained)} pairs"
+    is_one = count == 1
+    verb = "does" if is_one else "do"
+    unfinished = f"{subject} {verb} not finish a turn within T"
     # A pair that finished a turn has met every angle, so that only the others can meet a new one past T.
     goes_beyond = bool((far > trained * (1 + SAME))[is_unfinished].any())
     if goes_beyond:
-        return f"{subject}; past T they reach angles never trained."
-    return f"{subject}; up to {FAR}T they stay within the angles of training."
+        reach = "it reaches" if is_one else "they reach"
+        return f"To see: {unfinished}; past T {reach} angles never trained."
+    stay = "it stays" if is_one else "they stay"
+    return f"To see: {unfinished}; up to {FAR}T {stay} within the angles of training."
 
 
 def wavelengths_sentence(panel: Curves) -> str:
@@ -120,7 +134,7 @@ def wavelengths_sentence(panel: Curves) -> str:
     waves = panel.lines[0].y
     longer = int((waves > panel.y_marks["T"]).sum())
     span = f"{number_text(waves.min())} to {number_text(waves.max())} tokens"
-    return f"To see: waves of {span}; {longer} of {len(waves)} are longer than T."
+    return f"To see: waves of {span}; {count_text(longer, len(waves))} longer than T."
 
 
 def score_sentence(panel: Curves) -> str:
@@ -150,19 +164,50 @@ def bias_sentence(panel: Curves) -> str:
         return "To see: past T the bias stays as it is at T, so all far keys count alike."
     if max(falls_to_t) <= 0 and max(falls_past_t) <= 0:
         return "To see: the bias does not fall with the distance, so far keys are not held back."
-    fall = f"falls by up to {max(falls_to_t):.3g} nats to T and by {max(falls_past_t):.3g} more to {FAR}T"
-    return f"To see: the bias {fall}."
+    to_t = number_text(max(falls_to_t))
+    past_t = number_text(max(falls_past_t))
+    return f"To see: the bias falls by up to {to_t} nats to T and by {past_t} more to {FAR}T."
 
 
-def mask_sentence(panel: Map) -> str:
+def mask_sentence(panel: KeyMask) -> str:
     """Return how many keys the last query sees."""
     if panel.seen_by_last == panel.keys:
         return f"To see: the last query sees all {panel.keys} keys."
     return f"To see: the last query sees {panel.seen_by_last} of {panel.keys} keys."
 
 
+def places_text(heads_by_layer: Mapping[int, Sequence[int]], n_layers: int, n_heads: int) -> str:
+    """Return where a mask acts: `every layer`, `layers 1 to 3`, `heads 5 to 8, every layer`.
+
+    Layers and heads are numbered from 1 on.
+    """
+    first_heads = next(iter(heads_by_layer.values()))
+    layers = [layer for layer, heads in heads_by_layer.items() if heads == first_heads]
+    text = "every layer" if len(layers) == n_layers else _numbers_text("layer", layers)
+    if len(first_heads) < n_heads:
+        text = f"{_numbers_text('head', first_heads)}, {text}"
+    # A mask may be in other heads of other layers. All of them would not fit above a panel.
+    return text if len(layers) == len(heads_by_layer) else f"{text}, ..."
+
+
+def _numbers_text(noun: str, numbers: Sequence[int]) -> str:
+    """Return rising numbers with their noun: `head 1`, `layers 1 to 3, 5`, `layers 1, 3, ..., 31`."""
+    if len(numbers) == 1:
+        return f"{noun} {numbers[0]}"
+    ranges: list[tuple[int, int]] = []  # the first and the last of numbers that follow each other
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in ranges]
+    if len(texts) > MOST_RANGES:
+        texts = [*texts[:2], "...", str(numbers[-1])]
+    return f"{noun}s {', '.join(texts)}"
+
+
 def near_keys_sentence(panel: Curves) -> str:
-    """Return which share of the weight the nearest keys get, where there are fewest keys and where most."""
+    """Return the share of the weight on the nearest T/4 keys, for the shortest and the longest window."""
     near = _near(panel)
     fewest = panel.lines[0]
     most = panel.lines[-1]

@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 
 from posenc.evaluation.blocks import evenly_spaced
-from posenc.pictures.panels import Curves, Heat, Map, Panel, Picture
+from posenc.pictures.panels import Curves, KeyMask, Panel, Picture, VectorMap
 from posenc.pictures.sentences import number_text
 from posenc.report.tables import Table, table_of_rows
 from posenc.report.terminal import table_text
@@ -32,9 +32,9 @@ def _filled(line: str) -> str:
 
 def _panel_table(panel: Panel) -> Table:
     """Return the numbers of a panel: a row for each curve or position, or how many keys a mask lets see."""
-    if isinstance(panel, Heat):
-        return _heat_table(panel)
-    if isinstance(panel, Map):
+    if isinstance(panel, VectorMap):
+        return _vectors_table(panel)
+    if isinstance(panel, KeyMask):
         seen_keys = f"{panel.seen_by_last} of {panel.keys}"
         return table_of_rows(["", "keys seen"], [["the last query", seen_keys]], panel.title)
     printed = _printed_x(panel)
@@ -48,7 +48,7 @@ def _panel_table(panel: Panel) -> Table:
     return table_of_rows([panel.x_label, *heads], rows, f"{panel.title}: {panel.y_label}")
 
 
-def _heat_table(panel: Heat) -> Table:
+def _vectors_table(panel: VectorMap) -> Table:
     """Return a few rows and columns of a map of vectors."""
     rows = _few_indices(len(panel.positions))
     columns = _few_indices(len(panel.dimensions))

@@ -16,6 +16,7 @@ from posenc.pictures.attention import smooth
 from posenc.pictures.panels import (
     DISTANCE,
     POSITION,
+    WEIGHT,
     Curves,
     Line,
     Numbers,
@@ -28,7 +29,6 @@ MOST_TOKENS = 1 << 15  # in the windows of one length
 FEWEST_WINDOWS = 4
 MOST_LAYERS = 6  # with a line
 SHORTER = (4, 2)  # windows of T/4 and T/2 are measured, too
-WEIGHT = "mean attention weight"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _lengths(length: int, longest: int, shortest: int) -> list[int]:
         windows.add(multiple * length)
         multiple *= 2
     # A window must hold the queries that are measured at its end.
-    return sorted(window for window in windows if shortest <= window <= max(length, longest))
+    return sorted(window for window in windows if shortest <= window)
 
 
 def trained_panels(behaviour: Behaviour) -> list[Panel]:

@@ -20,8 +20,16 @@ from posenc.pictures import measure as measure_module
 from posenc.pictures.attention import attention_weights, mean_weights
 from posenc.pictures.draw import picture_bytes
 from posenc.pictures.measure import PARAMETERS_ARE_RANDOM, measure
-from posenc.pictures.panels import Curves, Heat, Map, Picture
-from posenc.pictures.sentences import TRAIN_FIRST
+from posenc.pictures.panels import Curves, KeyMask, Line, Picture, VectorMap
+from posenc.pictures.sentences import (
+    TRAIN_FIRST,
+    arcs_sentence,
+    bias_sentence,
+    places_text,
+    products_sentence,
+    vectors_sentence,
+    wavelengths_sentence,
+)
 from posenc.pictures.text import WIDTH, picture_text
 from posenc.running.law_check import changed
 from posenc.running.model_parts import build_model, check_parts
@@ -81,7 +89,7 @@ def test_every_panel_says_what_to_see(catalogued):
 def test_every_map_has_one_mask_also_where_heads_differ(catalogued):
     panels, _ = catalogued
     for panel in panels:
-        if isinstance(panel, Map):
+        if isinstance(panel, KeyMask):
             assert panel.seen.ndim == 2
 
 
@@ -133,6 +141,23 @@ def test_wavelengths_are_those_of_the_angles():
     assert np.allclose(line.y, [2 * math.pi, 2 * math.pi * 10])
 
 
+def curve(y):
+    """Return a line over 0, 1, 2, ..."""
+    return Line("", np.arange(len(y), dtype=np.float64), np.array(y, dtype=np.float64))
+
+
+@pytest.mark.parametrize(
+    ("waves", "text"),
+    [
+        ([1, 20, 30], "waves of 1 to 30 tokens; 2 of 3 are longer than T."),
+        ([1, 2, 30], "waves of 1 to 30 tokens; 1 of 3 is longer than T."),
+    ],
+)
+def test_waves_longer_than_t_are_counted(waves, text):
+    panel = Curves("", "", "", [curve(waves)], y_marks={"T": T})
+    assert wavelengths_sentence(panel) == f"To see: {text}"
+
+
 def sentence_of(encoding, trained=None):
     """Return the sentence of the first panel."""
     panels, _ = measure(encoding, trained)
@@ -141,14 +166,14 @@ def sentence_of(encoding, trained=None):
 
 # --- Vectors of positions
 def test_the_vectors_are_a_map_of_position_and_dimension():
-    heat = panels_of(encoding_of("sinusoidal", per_layer=False, combine="add", base=100.0))[
+    vectors = panels_of(encoding_of("sinusoidal", per_layer=False, combine="add", base=100.0))[
         "Vectors of positions"
     ]
-    rows = heat.positions[:, None]
+    rows = vectors.positions[:, None]
     pairs = np.arange(12)
     angles = rows * 100.0 ** (-pairs / 12)
-    assert np.allclose(heat.values[:, 0::2], np.sin(angles), atol=1e-6)
-    assert np.allclose(heat.values[:, 1::2], np.cos(angles), atol=1e-6)
+    assert np.allclose(vectors.values[:, 0::2], np.sin(angles), atol=1e-6)
+    assert np.allclose(vectors.values[:, 1::2], np.cos(angles), atol=1e-6)
 
 
 def test_a_zero_is_no_change_of_sign():
@@ -160,6 +185,25 @@ def test_a_zero_is_no_change_of_sign():
         len(np.unique(np.sign(column))) == 1 for wave in (np.sin, np.cos) for column in wave(angles).T
     )
     assert f"{n_constant} of 24 never" in sentence_of(sinusoidal)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([1, 1, 1, 1], "within T no number changes its sign."),
+        ([1, 1, -1, -1], "within T a number changes its sign at most once, 1 of 2 never."),
+        ([1, -1, 1, 1], "within T a number changes its sign up to 2 times, 1 of 2 never."),
+    ],
+)
+def test_changes_of_sign_are_counted(numbers, text):
+    vectors = np.array([numbers, [1, 1, 1, 1]], dtype=np.float64).T
+    panel = VectorMap("", vectors, np.arange(4.0), np.arange(1.0, 3.0), marks={"T": 4})
+    assert vectors_sentence(panel, vectors) == f"To see: {text}"
+
+
+def test_products_of_equal_curves_depend_on_the_distance_only():
+    panel = Curves("", "", "", [curve([4, 2]), curve([4, 2])])
+    assert "the curves coincide, so the product depends on the distance only." in products_sentence(panel)
 
 
 def test_wide_vectors_are_drawn_in_pairs_of_neighbours():
@@ -177,7 +221,7 @@ def test_learned_vectors_are_not_drawn_before_they_are_trained():
 def test_learned_vectors_of_a_run_are_a_map():
     learned = encoding_of("learned", per_layer=False, combine="add", beyond="untrained")
     panels, _ = measure(learned, is_trained=True)
-    assert isinstance(panels[0], Heat)
+    assert isinstance(panels[0], VectorMap)
 
 
 def test_the_size_of_vectors_past_t_is_said():
@@ -201,8 +245,22 @@ def test_arcs_are_the_turns_within_t_and_within_8t():
 
 def test_pairs_that_do_not_finish_a_turn_reach_angles_that_were_never_trained():
     rope = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
-    expected = "1 of 2 pairs does not finish a turn within T; past T they reach angles never trained."
+    expected = "1 of 2 pairs does not finish a turn within T; past T it reaches angles never trained."
     assert expected in sentence_of(rope)
+
+
+def test_several_pairs_that_do_not_finish_a_turn_are_they():
+    rope = encoding_of("rope", base=10000.0, layout="half", fraction=1.0)
+    expected = "3 of 4 pairs do not finish a turn within T; past T they reach angles never trained."
+    assert expected in sentence_of(rope)
+
+
+def test_a_single_pair_is_the_only_one():
+    arcs = Curves("", "", "", [curve([0.5]), curve([4.0])])
+    expected = (
+        "To see: the only pair does not finish a turn within T; past T it reaches angles never trained."
+    )
+    assert arcs_sentence(arcs) == expected
 
 
 def test_where_every_pair_finishes_a_turn_no_angle_is_new():
@@ -213,7 +271,7 @@ def test_where_every_pair_finishes_a_turn_no_angle_is_new():
 def test_interpolated_positions_stay_within_the_angles_of_training():
     rope = encoding_of("rope", base=100.0, layout="half", fraction=0.5)
     interpolated = rope.with_frequencies(lambda theta: theta / 8)
-    assert "up to 8T they stay within the angles of training" in sentence_of(interpolated, rope)
+    assert "up to 8T it stays within the angles of training" in sentence_of(interpolated, rope)
 
 
 # --- Biases
@@ -233,6 +291,12 @@ def test_the_fall_of_a_bias_is_said():
     assert said in sentence_of(encoding_of("alibi", **ALIBI))
 
 
+def test_a_large_fall_of_a_bias_has_no_power_of_ten():
+    line = Line("", np.array([0.0, T, 8 * T]), np.array([0.0, -1050, -34_250]))
+    said = bias_sentence(Curves("", "", "", [line], marks={"T": T, "8T": 8 * T}))
+    assert "falls by up to 1,050 nats to T and by 33,200 more to 8T" in said
+
+
 def test_a_bias_that_is_clamped_is_said_to_stay():
     assert "past T the bias stays as it is at T" in sentence_of(encoding_of("t5", buckets=8, max_distance=T))
 
@@ -240,6 +304,12 @@ def test_a_bias_that_is_clamped_is_said_to_stay():
 def test_pairs_that_do_not_turn_are_counted_and_have_no_wavelength():
     hope = encoding_of("hope", base=10000.0, layout="interleaved", turns=1.0)
     assert "Wavelength of each pair (3 of 4 are still)" in panels_of(hope)
+
+
+def test_a_single_pair_that_does_not_turn_is_still():
+    rope = encoding_of("rope", base=100.0, layout="half", fraction=1.0)
+    one_still = rope.with_frequencies(lambda theta: theta * (theta > theta.min()))
+    assert "Wavelength of each pair (1 of 4 is still)" in panels_of(one_still)
 
 
 def test_weights_are_those_of_the_real_attention():
@@ -286,6 +356,49 @@ def test_parameters_that_a_run_left_at_zero_are_drawn_as_they_are(zero_bias):
     assert not any(line.y.any() for line in panels[0].lines)
 
 
+def hard_alibi(n_heads):
+    """An encoding in whose first half of heads, head h sees h keys, and the others see all."""
+    size = {"d_model": 8 * n_heads, "n_heads": n_heads, "head_dim": 8, "n_layers": 4, "train_length": T}
+    return build_encoding("hard_alibi", **size, masked_heads=n_heads // 2)
+
+
+def test_a_mask_is_named_by_all_its_heads_and_layers():
+    assert list(panels_of(hard_alibi(4))) == [
+        "Keys seen in head 1, every layer",
+        "Keys seen in head 2, every layer",
+        "Keys seen in heads 3 to 4, every layer",
+    ]
+
+
+def test_of_many_masks_the_first_and_the_last_are_drawn_and_their_number_is_said():
+    panels, notes = measure(hard_alibi(8))
+    assert [panel.seen_by_last for panel in panels] == [1, 3, T]
+    assert notes == ["3 of 5 different masks are drawn"]
+
+
+def test_where_all_masks_are_drawn_no_note_is_needed():
+    _, notes = measure(hard_alibi(4))
+    assert notes == []
+
+
+ALL_HEADS = [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("heads_by_layer", "text"),
+    [
+        (dict.fromkeys(range(1, 9), ALL_HEADS), "every layer"),
+        ({8: ALL_HEADS}, "layer 8"),
+        ({1: ALL_HEADS, 2: ALL_HEADS, 3: ALL_HEADS, 5: ALL_HEADS}, "layers 1 to 3, 5"),
+        (dict.fromkeys((1, 3, 5, 7), ALL_HEADS), "layers 1, 3, ..., 7"),
+        ({2: [1], 4: [1]}, "head 1, layers 2, 4"),
+        ({1: [1], 2: [2]}, "head 1, layer 1, ..."),
+    ],
+)
+def test_the_places_of_a_mask_are_named_in_short(heads_by_layer, text):
+    assert places_text(heads_by_layer, n_layers=8, n_heads=4) == text
+
+
 @pytest.mark.parametrize(
     ("title", "keys_seen"),
     [
@@ -296,6 +409,13 @@ def test_parameters_that_a_run_left_at_zero_are_drawn_as_they_are(zero_bias):
 def test_layers_with_different_masks_have_a_map_each(title, keys_seen):
     encoding = encoding_of("rnope_swa", base=10000.0, layout="half", every=2, window=4)
     assert np.nansum(panels_of(encoding)[title].seen, axis=1).tolist() == keys_seen
+
+
+def test_layers_with_one_mask_share_a_map():
+    size = {"d_model": 24, "n_heads": HEADS, "head_dim": 8, "n_layers": 4, "train_length": T}
+    encoding = build_encoding("rnope_swa", **size, base=10000.0, layout="half", every=4, window=4)
+    titles = [panel.title for panel in measure(encoding)[0] if isinstance(panel, KeyMask)]
+    assert titles == ["Keys seen in layers 1 to 3", "Keys seen in layer 4"]
 
 
 def test_drawn_positions_rise_and_differ_from_draw_to_draw():
