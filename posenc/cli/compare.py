@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from posenc.cli.compare_files import FileOptions, check_files, draw, say_what_is_replaced, write_files
 from posenc.core.console import say, terminal_width, write
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, suggestion
 from posenc.core.garbage import without_garbage_collector
 from posenc.report.explain import rules_of_tables
 from posenc.report.figure import renamed
@@ -47,7 +49,7 @@ def run_compare(
     """Read the runs below `paths` that meet the conditions, compare them, and write. Raises UserError."""
     # The rules are the same for all runs, so none is read.
     if output.explain:
-        _check_explain(output)
+        _check_explain(conditions, request, output)
         write(rules_of_tables(), sys.stdout)
         return
     if output.against is not None:
@@ -106,39 +108,66 @@ def split_list(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     for text in texts or []:
         names += [name.strip() for name in COMMA.split(text)]
     if "" in names:
-        hint = f"no space behind a comma: {option} a,b"
-        raise UserError(option, ",".join(texts or []), "a name is empty", hint=hint)
+        raise _empty_name(option, texts or [], [name for name in names if name])
     return tuple(names)
+
+
+def _empty_name(option: str, texts: Sequence[str], names: Sequence[str]) -> UserError:
+    """Return the error for a list with an empty name, with the line that was meant."""
+    hint = f"{option} a,b"
+    if names:
+        hint = suggestion(f"{option} {shlex.quote(','.join(names))}")
+    for text in texts:
+        following = _word_behind(text)
+        if text.endswith(",") and following is not None:
+            hint = f"no space behind a comma: {option} {shlex.quote(text + following)}"
+    return UserError(option, ",".join(texts), "a name is empty", hint=hint)
+
+
+def _word_behind(text: str) -> str | None:
+    """Return the word that was typed behind an option's text; None if an option follows, or nothing."""
+    # Typer has taken the word for a folder, and no longer says where it stood.
+    for typed, following in itertools.pairwise(sys.argv):
+        is_text = typed == text or typed.endswith(f"={text}")
+        if is_text and not following.startswith("-"):
+            return following
+    return None
 
 
 # --- before the comparison
 
 
-def _check_explain(output: Output) -> None:
-    """Raise UserError for a file, which the rules would not be written into."""
-    files = _options_of_files(output.files)
-    if files:
-        problem = f"the rules are printed, so --{files[0]} has no effect"
+def _check_explain(conditions: Sequence[str], request: CompareRequest, output: Output) -> None:
+    """Raise UserError for an option that has no effect on the rules: on a file, a table, or which runs."""
+    unread = _changed_options(request, output)
+    if output.format != "table":
+        unread.append("format")
+    if conditions:
+        unread.append("where")
+    if output.against is not None:
+        unread.append("against")
+    if unread:
+        problem = f"the rules are printed, so --{unread[0]} has no effect"
         raise UserError("--explain", None, problem, hint="posenc compare --explain > FILE")
-
-
-def _options_of_files(files: FileOptions) -> list[str]:
-    """Return the options of files that were given."""
-    return [field.name.replace("_", "-") for field in fields(files) if getattr(files, field.name)]
 
 
 def _check_against(table: str, request: CompareRequest, output: Output) -> None:
     """Raise UserError for an option that has no effect on a comparison with a paper's table."""
-    default = CompareRequest()
-    names = [field.name for field in fields(request)]
-    # Which options were typed is not known here. What differs from the default was.
-    unread = [name for name in names if getattr(request, name) != getattr(default, name)]
-    unread += [name for name in ("full", "labels") if getattr(output, name)]
-    # It is printed, and has no files.
-    unread = [name.replace("_", "-") for name in unread] + _options_of_files(output.files)
+    unread = _changed_options(request, output)  # it is printed, and has no files
     if unread:
         problem = f"does not read --{unread[0]}"
         raise UserError("--against", table, problem, hint="leave it out; --where and --format are read")
+
+
+def _changed_options(request: CompareRequest, output: Output) -> list[str]:
+    """Return the options of a comparison, of its table and of files that differ from their defaults."""
+    default = CompareRequest()
+    # Which options were typed is not known here. What differs from the default was.
+    names = [field.name for field in fields(request)]
+    changed = [name for name in names if getattr(request, name) != getattr(default, name)]
+    changed += [name for name in ("full", "labels") if getattr(output, name)]
+    changed += [field.name for field in fields(output.files) if getattr(output.files, field.name)]
+    return [name.replace("_", "-") for name in changed]
 
 
 # --- output

@@ -11,6 +11,7 @@ from posenc.core.atomic_files import write_bytes_atomic, write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import output_file
+from posenc.report.charts.names import OWN_CAPTION
 from posenc.report.figure import PICTURE_FORMATS, Figure, check_kind, figure_of
 from posenc.report.formats import render
 from posenc.report.papers import replaced_characters
@@ -97,7 +98,10 @@ def _refuse_options_of_pictures(options: FileOptions) -> None:
         value = getattr(options, name)
         if value is not None:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(option, value, "there is no picture to make", hint="--plot FILE")
+            # `--caption` without a text has this value, which nobody typed.
+            is_own_caption = name == "caption" and value == OWN_CAPTION
+            typed = None if is_own_caption else value
+            raise UserError(option, typed, "there is no picture to make", hint="--plot FILE")
 
 
 def say_what_is_replaced(text: str, format: str) -> None:

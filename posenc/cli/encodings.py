@@ -15,7 +15,7 @@ from rich.text import Text
 
 from posenc.config.overrides import value_text
 from posenc.core.console import say, terminal_width
-from posenc.core.errors import visible
+from posenc.core.errors import UserError, visible
 from posenc.encodings.catalogue import ACTS_ON, EncodingEntry, describe_encoding
 from posenc.encodings.registry import FILE, list_encodings
 
@@ -29,6 +29,7 @@ attention.key_offset=true, attention.token_shift=true, attention.output_norm=tru
 
 def print_encodings(name: str | None, *, as_json: bool, plugins: Sequence[str] = ()) -> None:
     """Print all encodings as a table, or one of them, by its name or its file, in full. Raises UserError."""
+    _check_plugins(plugins)
     if name is not None:
         entry = describe_encoding(name, plugins)
         if as_json:
@@ -44,6 +45,16 @@ def print_encodings(name: str | None, *, as_json: bool, plugins: Sequence[str] =
         print(json.dumps([asdict(entry) for entry in entries], indent=2, ensure_ascii=False))
     else:
         _print_table(entries)
+
+
+def _check_plugins(plugins: Sequence[str]) -> None:
+    """Import the plug-ins. Raises UserError, which names the option `--plugin`."""
+    try:
+        list_encodings(plugins)
+    except UserError as error:
+        # `plugins` is the setting of other commands.
+        hint = error.hint.removeprefix(f"plugins=[{error.value}]: ")
+        raise UserError("--plugin", error.value, error.problem, hint=hint) from error
 
 
 def _print_table(entries: Sequence[EncodingEntry]) -> None:

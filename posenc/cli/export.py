@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 from posenc.core.atomic_files import write_bytes_atomic
 from posenc.core.console import say
-from posenc.core.errors import UserError, first_few, plural, visible
+from posenc.core.errors import UserError, first_few, plural, suggestion, visible
 from posenc.core.paths import output_file
 from posenc.core.run_states import DIVERGED, FINISHED
 from posenc.report.texts import MOST_NAMED
@@ -17,6 +18,9 @@ from posenc.results.runs import Run
 from posenc.results.where import matching_runs
 
 DEFAULT_BUNDLE = f"runs{SUFFIX}"
+ENDING_OF_DATA = re.compile(
+    r"(?<=\w)(\.(runs|jsonl?|csv|gz|zip))+$", re.I
+)  # of `foo.json`, which is no bundle
 
 
 def run_export(
@@ -51,7 +55,8 @@ def write_bundle(paths: Sequence[str], conditions: Sequence[str], out: str) -> N
     """
     # `posenc compare` knows a bundle by the end of its name.
     if not out.endswith(SUFFIX):
-        raise UserError("--out", out, "is not the name of a bundle", hint=f"{out}{SUFFIX}")
+        stem = ENDING_OF_DATA.sub("", out)
+        raise UserError("--out", out, "is not the name of a bundle", hint=suggestion(f"--out {stem}{SUFFIX}"))
     path = output_file("--out", out)
     runs = matching_runs(load_runs(paths), conditions)
     ended = [run for run in runs if _has_ended(run)]

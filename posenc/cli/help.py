@@ -24,7 +24,7 @@ from posenc.config.yaml_files import (
 )
 from posenc.core.console import write
 from posenc.core.errors import UserError, nearest, suggestion, visible
-from posenc.core.paths import choice_file, choice_files
+from posenc.core.paths import choice_file, choice_files, is_folder, missing_path
 
 FLAGS = ("--help", "-h")
 ALL = "all"
@@ -110,10 +110,14 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
 
 def help_text(command: str, arguments: Sequence[str], width: int) -> str:
     """Return the help of `train` or `eval`: the first screen, everything, or a topic. Raises UserError."""
+    config_dir = config_dir_of(arguments)
+    # Its choices would be missing, and nothing would say so.
+    if config_dir is not None and not is_folder(config_dir):
+        raise missing_path("--config-dir", config_dir, "folder")
     request = HelpRequest(
         command=command,
         overrides=[word for word in arguments if "=" in word and not word.startswith("-")],
-        config_dir=config_dir_of(arguments),
+        config_dir=config_dir,
         width=width,
     )
     topic = _topic_of(arguments)
@@ -228,7 +232,10 @@ def _no_such_topic(request: HelpRequest, topic: str) -> UserError:
         # Somebody asks for `--help alibi`, which is a choice of a group.
         if topic in choice_files(group, request.config_dir):
             hint = suggestion(f"{line} {group}={topic} --help")
-    return UserError("--help", visible(topic), "there is no help on this", allowed=topics, hint=hint)
+    # The hint has a whole line, so that the nearest of what is allowed would only repeat it.
+    return UserError(
+        "--help", visible(topic), "there is no help on this", allowed=", ".join(topics), hint=hint
+    )
 
 
 def _choices_of(request: HelpRequest, group: str) -> list[str]:
@@ -276,7 +283,8 @@ def _chosen(request: HelpRequest) -> Mapping[str, str]:
 def _chosen_groups(request: HelpRequest) -> list[str]:
     """Return the groups that the overrides choose."""
     groups = default_choices(request.command)
-    keys = [override.partition("=")[0] for override in request.overrides]
+    # A group may be chosen twice, of which the last one counts.
+    keys = dict.fromkeys(override.partition("=")[0] for override in request.overrides)
     return [key for key in keys if key in groups and _settings_below(request, key)]
 
 

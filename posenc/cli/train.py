@@ -97,8 +97,8 @@ def _answer(command: str, line: CommandLine) -> int:
     from posenc.config.compose import compose_jobs, overrides_for_hydra
     from posenc.config.hydra_adapter import print_answer
 
-    if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in line.flags}:
-        compose_jobs(command, line)  # wrong input is refused in posenc's words, not in Hydra's
+    # Wrong input is refused in posenc's words. Hydra would print `seed=abc`, and end with 1 where it cannot.
+    compose_jobs(command, line)
     end_starting()
     # Hydra's parser wants all overrides before the flags, or behind them
     print_answer(command, [*line.flags, *overrides_for_hydra(command, line)])

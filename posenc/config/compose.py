@@ -312,6 +312,7 @@ def compose_config(command: str, overrides: list[str]) -> DictConfig:
     for override in expanded:
         _refuse_several_choices(override)
         _refuse_long_choice(command, override)
+    expanded = _without_null_choices(command, expanded)
     try:
         config = compose(command, expanded)
     except REFUSALS as error:
@@ -343,6 +344,7 @@ def without_files(command: str, search_overrides: list[str], overrides: Sequence
     Needs an initialized Hydra. Raises UserError.
     """
     expanded, files = expand_files(list(overrides))
+    expanded = _without_null_choices(command, expanded)
     if files:
         plugins = compose_config(command, [*search_overrides, *overrides]).plugins
         expanded.append(f"plugins=[{','.join(map(quote, plugins))}]")  # the last one counts
@@ -352,10 +354,26 @@ def without_files(command: str, search_overrides: list[str], overrides: Sequence
 def _refuse_several_choices(override: str) -> None:
     """Raise UserError for `encoding=[alibi,rope]`, which Hydra would merge, keeping the last one's name."""
     group, _, value = override.partition("=")
-    is_list = value.strip().startswith("[")
-    if is_group(group) and (is_list or value == "null"):
-        choices = value.strip().strip("[]").replace(" ", "") if is_list else "A,B"
+    if is_group(group) and value.strip().startswith("["):
+        choices = value.strip().strip("[]").replace(" ", "")
         raise UserError(group, value, "takes one choice", hint=f"for a sweep: -m {group}={choices}")
+
+
+def _without_null_choices(command: str, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides without `experiment=null`, the default, which Hydra refuses on a line.
+
+    Raises UserError for null where a group needs a choice: `encoding=null`.
+    """
+    may_be_null = [group for group, default in default_choices(command).items() if default is None]
+    chosen: list[str] = []
+    for override in overrides:
+        group, _, value = override.partition("=")
+        if value != "null" or not is_group(group):
+            chosen.append(override)
+        elif group not in may_be_null:
+            names = ", ".join(choice_files(group))
+            raise UserError(group, value, "needs one of its choices", allowed=names)
+    return chosen
 
 
 def _refuse_long_choice(command: str, override: str) -> None:

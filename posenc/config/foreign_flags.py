@@ -9,8 +9,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from posenc.config.keys_of_commands import KEYS_OF_SAMPLE
 from posenc.config.yaml_files import chosen_settings, default_choices
-from posenc.core.errors import suggestion
+from posenc.core.errors import nearest, suggestion
 from posenc.core.foreign_names import instead_of_setting, setting_called
 
 WITH_SETTINGS_HELP = ("train", "eval")  # commands with `--help all`
@@ -74,7 +75,8 @@ def _with_values(arguments: Sequence[str], unknown: Sequence[str]) -> Iterator[s
 
 def _override_of(command: str, flag: ForeignFlag) -> str | None:
     """Return what to type for a flag: KEY=VALUE, or an explanation; None if it is no setting."""
-    if setting_called(command, flag.key) is not None:
+    # Other tools' names are those of settings of a training, which `sample` has not.
+    if command != "sample" and setting_called(command, flag.key) is not None:
         return instead_of_setting(command, flag.key, flag.value)
     keys = _settings_named(command, flag.key)
     if len(keys) > 1:
@@ -85,6 +87,9 @@ def _override_of(command: str, flag: ForeignFlag) -> str | None:
 
 def _settings_named(command: str, name: str) -> list[str]:
     """Return the settings of a command with this name, with or without their group."""
+    if command == "sample":
+        close = nearest(name, KEYS_OF_SAMPLE)
+        return [] if close is None else [close]
     tree = "eval" if command == "eval" else "train"
     # A group takes the name of a choice. A group inside a choice, such as `eval.recall`, takes no value.
     keys = [*default_choices(tree), *(setting.key for setting in chosen_settings(tree))]

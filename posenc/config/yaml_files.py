@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posenc.config.keys import key_of
-from posenc.core.paths import choice_file, conf_dir, load_yaml
+from posenc.core.paths import choice_file, conf_dir, expanded, load_yaml
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
@@ -127,10 +127,12 @@ def first_sentence(path: Path) -> str:
 
 
 def config_dir_of(arguments: Iterable[str]) -> str | None:
-    """Return the folder after `--config-dir`, if the arguments name one."""
+    """Return the folder after `--config-dir`, if the arguments name one, with `~` expanded."""
     remaining = iter(arguments)
     for argument in remaining:
         flag, _, value = argument.partition("=")
         if flag in ("--config-dir", "-cd"):
-            return value or next(remaining, None)
+            folder = value or next(remaining, None)
+            # Shells expand `~` only where a word begins with it, and not in `--config-dir=~/x`.
+            return None if folder is None else str(expanded(folder))
     return None

@@ -88,6 +88,13 @@ def help_in(folder, cache, *arguments):
     return result.out
 
 
+def add_encoding(name, config_dir):
+    """Write the YAML of an encoding into a folder of the user's."""
+    folder = config_dir / "encoding"
+    folder.mkdir(parents=True)
+    (folder / f"{name}.yaml").write_text(f"# An encoding.\nname: {name}\nstrength: 1.0  # of it\n")
+
+
 # --- The first screen
 @pytest.fixture(scope="module", params=["posenc", "train", "eval"])
 def first_screen(request, tmp_path_factory, shared_cache):
@@ -135,6 +142,11 @@ def test_the_first_screen_of_a_choice_has_its_settings(posenc):
     assert "encoding.learned_slopes=false" in text
 
 
+def test_a_group_that_is_chosen_twice_has_its_settings_once(posenc):
+    text = posenc("train", "encoding=rope", "encoding=alibi", "--help").out
+    assert text.count("Settings of encoding=alibi") == 1
+
+
 # --- A topic
 def test_experiments_are_listed_with_a_line_each(tmp_path_factory, shared_cache):
     text = help_in(tmp_path_factory.mktemp("help"), shared_cache, "train", "--help", "experiment")
@@ -169,6 +181,13 @@ def test_a_topic_that_there_is_not_is_refused_with_what_was_meant(posenc, topic,
     result = posenc("train", "--help", topic)
     assert result.code == 2
     assert hint in result.err
+    assert result.err.count("did you mean") == 1
+
+
+def test_a_topic_has_the_choices_of_a_folder_below_the_home(posenc, working_folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(working_folder))
+    add_encoding("odd", working_folder / "mine")
+    assert "  odd " in posenc("train", "--config-dir=~/mine", "--help", "encoding").out
 
 
 @pytest.mark.parametrize("group", ["encoding", "extend", "data", "model", "optim", "experiment", "tracking"])
@@ -219,6 +238,7 @@ def test_help_names_every_choice(command_help):
         ("train encoding=alibi encoding.le", ["encoding.learned_slopes="]),
         ("train --config-dir mine encoding=od", ["encoding=odd"]),
         ("train --config-dir mine encoding=odd encoding.", ["encoding.strength="]),
+        ("train --config-dir=~/mine encoding=od", ["encoding=odd"]),
         ("eval run=", [f"run={RUN}"]),
         ("sample ru", [f"run={RUN}"]),
         ("sample pro", ["prompt="]),
@@ -229,9 +249,9 @@ def test_help_names_every_choice(command_help):
         ("prepare model", []),
     ],
 )
-def test_what_fits_at_a_tab(working_folder, line, completed):
-    (working_folder / "mine" / "encoding").mkdir(parents=True)
-    (working_folder / "mine" / "encoding" / "odd.yaml").write_text("name: odd\nstrength: 1.0  # of it\n")
+def test_what_fits_at_a_tab(working_folder, monkeypatch, line, completed):
+    monkeypatch.setenv("HOME", str(working_folder))
+    add_encoding("odd", working_folder / "mine")
     (working_folder / RUN).mkdir(parents=True)
     (working_folder / RUN / "status.json").write_text("{}")
     command, *before, incomplete = line.split(" ")
@@ -298,6 +318,18 @@ def test_cfg_prints_the_configuration_and_does_nothing(posenc, working_folder):
     assert config["experiment_name"] == "smoke"
     assert config["train"]["tokens"] <= 100_000
     assert not list(working_folder.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["train", "experiment=null"], ["eval", "data=null", "subject=null"]])
+def test_null_is_taken_where_it_is_the_default(posenc, arguments):
+    with_null = posenc(*arguments, "--cfg", "job")
+    assert with_null.code == 0, with_null
+    assert with_null.out == posenc(arguments[0], "--cfg", "job").out
+
+
+def test_null_may_be_among_the_values_of_a_sweep():
+    composed = compose_jobs("train", parse(["-m", "experiment=null", "seed=0,1"]))
+    assert [job.run_settings.seed for job in composed.jobs] == [0, 1]
 
 
 @pytest.mark.parametrize(
