@@ -433,8 +433,7 @@ def check_memory(context: EvalContext, pos: Tensor, encoding: Encoding, n_target
     def make_pass(length: int) -> None:
         # The values of tokens do not matter to memory, so the trial reads no text.
         tokens = torch.zeros((1, length + 1), dtype=torch.int64)
-        # If the real pass scores every token of its window, the trial scores every token of its own.
-        n_scored = length if n_targets == window else min(n_targets, length)
+        n_scored = min(n_targets, length)
         model_pass = ModelPass(inputs=tokens[:, :-1], pos=pos[:length], encoding=encoding, n_targets=n_scored)
         scorer = context.scorer.for_trial(length / window)
         # A pass that is also asked for first choices makes the same blocks of logits, so it needs as much.
