@@ -18,7 +18,7 @@ from posenc.results.runs import Run
 from posenc.results.where import matching_runs
 
 DEFAULT_BUNDLE = f"runs{SUFFIX}"
-ENDING_OF_DATA = re.compile(r"(?<=\w)(\.(runs|jsonl?|csv|gz|zip))+$", re.I)  # of `foo.json`, no bundle
+ENDING_OF_DATA = re.compile(r"(?<=\w)(\.(runs|jsonl?|csv|gz|zip))+$", re.I)  # no bundle: `foo.json`
 
 
 def run_export(

@@ -100,7 +100,7 @@ def evaluate(
         record = stored_record(cell, run_dir, key)
         is_new = record is None
         if record is None:
-            record = record_as_trained(cell, run_dir, key)
+            record = record_as_trained(cell, run_dir, checkpoint_step)
         was_stored = record is not None
         if record is None:
             # Before each cell, since other processes come and go. Threads that share a core with them wait in
@@ -118,33 +118,35 @@ def evaluate(
 def is_stored(cell: EvalCell, run_dir: Path, checkpoint_step: int) -> bool:
     """Tell whether a record below `run_dir` has the numbers of a cell, so that nothing is measured."""
     key = record_key(cell, checkpoint_step)
-    return any(stored_record(equal, run_dir, equal_key) for equal, equal_key in equal_cells(cell, key))
+    if stored_record(cell, run_dir, key) is not None:
+        return True
+    return record_as_trained(cell, run_dir, checkpoint_step) is not None
 
 
-def equal_cells(cell: EvalCell, key: RecordKey) -> list[tuple[EvalCell, RecordKey]]:
-    """Return the cells with the same numbers and the keys of their records, `cell` itself first.
+def as_trained_cell(cell: EvalCell) -> EvalCell | None:
+    """Return the cell of the model as trained, which has the same numbers if the extension changes nothing.
 
-    Where an extension changes nothing, the model as trained has the same numbers. `memory` reads shorter
-    windows, too, at which nothing changes either (`Extension.effective_encoding`).
+    None if it changes something, or if there is no extension. `memory` reads shorter windows, too, at which
+    nothing changes either (`Extension.effective_encoding`).
     """
-    cells = [(cell, key)]
     context = cell.context
-    if context.extension is not None and context.acting_extension(cell.window) is None:
-        as_trained = dataclasses.replace(cell, context=dataclasses.replace(context, extension=None))
-        cells.append((as_trained, dataclasses.replace(key, extend=None)))
-    return cells
+    if context.extension is None or context.acting_extension(cell.window) is not None:
+        return None
+    return dataclasses.replace(cell, context=dataclasses.replace(context, extension=None))
 
 
-def record_as_trained(cell: EvalCell, run_dir: Path, key: RecordKey) -> Record | None:
+def record_as_trained(cell: EvalCell, run_dir: Path, checkpoint_step: int) -> Record | None:
     """Return the record of a cell made of that of the model as trained; None if its numbers are not stored.
 
     So a sweep over extensions, with `none` among them, measures the windows up to T once and not for each.
     """
-    for equal, equal_key in equal_cells(cell, key)[1:]:
-        record = stored_record(equal, run_dir, equal_key)
-        if record is not None:
-            return cast("Record", {**record, "extend": key.extend, "seconds": 0.0})
-    return None
+    unchanged = as_trained_cell(cell)
+    if unchanged is None:
+        return None
+    record = stored_record(unchanged, run_dir, record_key(unchanged, checkpoint_step))
+    if record is None:
+        return None
+    return cast("Record", {**record, "extend": recorded_extend(cell), "seconds": 0.0})
 
 
 def stored_record(cell: EvalCell, run_dir: Path, key: RecordKey) -> Record | None:

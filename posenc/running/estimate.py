@@ -17,8 +17,8 @@ from posenc.data import Stage, TokenStore, tokens_in_cache, vocabulary
 from posenc.evaluation.errors import NotApplicableError
 from posenc.evaluation.evaluate import (
     EvalCell,
+    as_trained_cell,
     cells_with_passes,
-    equal_cells,
     is_stored,
     plan_cells,
     record_key,
@@ -221,8 +221,9 @@ def _which_are_stored(
     has_exact_targets = _has_exact_targets(store, job.tokenizer)
     stored = []
     for cell in cells:
-        equal = equal_cells(cell, record_key(cell, step))
-        is_measured_before = any(record_path(job.directory, key) in earlier for _, key in equal)
+        same_numbers = [same for same in (cell, as_trained_cell(cell)) if same is not None]
+        files = [record_path(job.directory, record_key(same, step)) for same in same_numbers]
+        is_measured_before = any(file in earlier for file in files)
         stored.append(is_measured_before or (has_exact_targets and is_stored(cell, job.directory, step)))
     return stored
 

@@ -20,7 +20,7 @@ from posenc.evaluation.models.transformers_attention import (
 )
 
 # The name of the attention function in the registry of transformers. No user gives this name to a function of
-# his own, which a pass of another model would replace.
+# their own, which a pass of another model would replace.
 ATTENTION_NAME = "_posenc_extension"
 
 
