@@ -61,8 +61,8 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
     except REFUSALS:  # they do not fit together, as with a wrong defaults list in a YAML of the user's
         return UserError("--config-dir", None, first_line(error))
     # A group without a choice, as `experiment` by default, has no key in what was composed.
-    known_keys = [*default_choices(command), *dotted_keys(OmegaConf.to_container(config))]  # type: ignore[arg-type]
-    known_keys = list(dict.fromkeys(known_keys))
+    composed_keys = dotted_keys(OmegaConf.to_container(config))  # type: ignore[arg-type]
+    known_keys = list(dict.fromkeys([*default_choices(command), *composed_keys]))
     last_values = {key_of(text): text.partition("=")[2] for text in overrides}  # the last one counts
     for key, value in last_values.items():
         if key not in known_keys and key not in choosing:
