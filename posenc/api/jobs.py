@@ -13,6 +13,7 @@ import torch
 from posenc.api.loaded_run import LoadedRun, load
 from posenc.config.compose import ComposedJob, compose_jobs
 from posenc.config.keys import group_of
+from posenc.config.keys_of_commands import KEYS_OF_GIVEN_MODEL
 from posenc.config.overrides import CommandLine, value_text
 from posenc.core.errors import RunError, UserError, safe_name
 from posenc.core.paths import choice_files
@@ -29,18 +30,6 @@ from posenc.training.device import resolve_device
 
 # A mapping is the whole value of these keys: they are null by default, so there are no keys inside to set.
 TAKEN_WHOLE = ("data.plant",)
-# Keys of settings that apply to a model that is given as a function.
-KEYS_OF_GIVEN_MODEL = (
-    "context_length",
-    "tokenizer",
-    "device",
-    "seed",
-    "name",
-    "data",
-    "eval",
-    "experiment_name",
-    "runs_dir",
-)
 
 
 def train(**overrides: Any) -> LoadedRun:

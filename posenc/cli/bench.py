@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from posenc.config.compose import compose_jobs
 from posenc.config.keys import group_of, key_of
+from posenc.config.keys_of_commands import EVAL_KEYS_OF_BENCH, is_read_by_bench
 from posenc.config.overrides import CommandLine
 from posenc.core.console import terminal_width, write
 from posenc.core.errors import UserError
@@ -24,24 +25,12 @@ from posenc.settings.numbers import check_whole
 from posenc.training.memory import keep_freed_memory
 
 NOT_MEASURED = "-"
-# Settings that say where a run is kept, or what of it is reported; a sweep's say how jobs run at once.
-WITHOUT_EFFECT = ("sweep", "tracking", "runs_dir", "name", "experiment_name")
-READ_OF_EVAL = ("eval.batch_tokens", "eval.target_fraction")
 
 
 def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> int:
     """Measure what the overrides choose, and print it. Return 0, or 1 if no row could be trained."""
     check_whole("--repeats", repeats, least=1)
-    # A setting without effect is refused: a table that ignores it would be read as its result.
-    for override in line.overrides:
-        key = key_of(override)
-        if group_of(key) == "eval" and "." in key and key not in READ_OF_EVAL:
-            hint = f"it reads {', '.join(READ_OF_EVAL)}; lengths to evaluate at: --eval-lengths 1x,8x"
-            raise UserError(key, None, "is not read by bench", hint=hint)
-        # `tracking=none` says what a bench does anyway.
-        if group_of(key) in WITHOUT_EFFECT and override != "tracking=none":
-            hint = "it measures one case after the other, and keeps no run"
-            raise UserError(key, None, "is not read by bench", hint=hint)
+    _refuse_unread(line)
     # encoding=rope,alibi is two rows, also without -m
     jobs = compose_jobs("train", replace(line, multirun=True)).jobs
     # A training does so, too. Without it a step has thousands of page faults (docs/log.md).
@@ -52,6 +41,19 @@ def run_bench(line: CommandLine, *, repeats: int, lengths: str, format: str) -> 
     # One row may fail for a reason of its own, and the others are still a result.
     was_trained = any(row.training.timing is not None for row in document.rows)
     return 0 if was_trained else 1
+
+
+def _refuse_unread(line: CommandLine) -> None:
+    """Raise UserError for a setting without effect: a table that ignores it would be read as its result."""
+    for override in line.overrides:
+        key = key_of(override)
+        # `tracking=none` says what a bench does anyway.
+        if is_read_by_bench(key) or override == "tracking=none":
+            continue
+        hint = "it times models as trained, one after the other, and keeps no run"
+        if group_of(key) == "eval":
+            hint = f"it reads {', '.join(EVAL_KEYS_OF_BENCH)}; lengths to evaluate at: --eval-lengths 1x,8x"
+        raise UserError(key, None, "is not read by bench", hint=hint)
 
 
 def render(document: BenchDocument, format: str, width: int) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from posenc.config.compose import compose_jobs
 from posenc.config.keys import key_of
-from posenc.config.keys_of_commands import KEYS_OF_CHECK
+from posenc.config.keys_of_commands import KEYS_OF_INITIAL_MODEL
 from posenc.config.overrides import CommandLine, refuse_others
 from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files
@@ -41,7 +41,7 @@ def run_check(
     user's, which is checked instead, and compared with the encoding of the overrides.
     """
     # The laws train nothing, so a learning rate here would be a misunderstanding.
-    refuse_others(line, KEYS_OF_CHECK, "the laws")
+    refuse_others(line, KEYS_OF_INITIAL_MODEL, "the laws")
     like = None
     if module is not None and all_encodings:
         problem = "--all checks the encodings of posenc"

@@ -10,17 +10,20 @@ from pathlib import Path
 
 import typer
 
+from posenc.config.keys import group_of, key_of
 from posenc.config.keys_of_commands import (
     GROUPS_OF_SAMPLED_SUBJECT,
-    KEYS_OF_CHECK,
     KEYS_OF_DATA,
+    KEYS_OF_INITIAL_MODEL,
     KEYS_OF_SAMPLE,
+    KEYS_OF_SHOWN_RUN,
+    is_read_by_bench,
 )
 from posenc.config.yaml_files import chosen_settings, config_dir_of, default_choices
 from posenc.core.paths import choice_files, is_folder
 
 # Commands that read some of the settings of `posenc train` alone.
-KEYS_OF = {"check": KEYS_OF_CHECK, "prepare": KEYS_OF_DATA, "info": KEYS_OF_DATA}
+KEYS_OF = {"check": KEYS_OF_INITIAL_MODEL, "prepare": KEYS_OF_DATA, "info": KEYS_OF_DATA}
 
 
 def complete_names(*names: str) -> Callable[[str], list[str]]:
@@ -112,16 +115,28 @@ def candidates(command: str, words: Sequence[str], incomplete: str) -> list[str]
 
 def _keys(command: str, words: Sequence[str], config_dir: str | None) -> list[str]:
     """Return the keys that a command takes after `words`."""
-    tree = "eval" if command in ("eval", "sample") else "train"
+    is_of_run = command == "show" and any(key_of(word) == "run" for word in words)
+    reads_eval = command in ("eval", "sample") or is_of_run
+    tree = "eval" if reads_eval else "train"
     settings = [setting.key for setting in chosen_settings(tree, words, config_dir)]
     keys = [*default_choices(tree), *settings]
     if command == "sample":
-        groups = GROUPS_OF_SAMPLED_SUBJECT
-        of_subject = [key for key in keys if key.partition(".")[0] in groups]
+        of_subject = _in_groups(keys, GROUPS_OF_SAMPLED_SUBJECT)
         return list(dict.fromkeys([*KEYS_OF_SAMPLE, *of_subject]))
-    if command not in KEYS_OF:
-        return keys
-    return [key for key in keys if key.partition(".")[0] in KEYS_OF[command]]
+    if is_of_run:
+        return _in_groups(keys, KEYS_OF_SHOWN_RUN)
+    if command == "show":
+        # A run takes the place of all of them.
+        return [*_in_groups(keys, KEYS_OF_INITIAL_MODEL), "run"]
+    if command == "bench":
+        return [key for key in keys if is_read_by_bench(key)]
+    if command in KEYS_OF:
+        return _in_groups(keys, KEYS_OF[command])
+    return keys
+
+
+def _in_groups(keys: Iterable[str], groups: Sequence[str]) -> list[str]:
+    return [key for key in keys if group_of(key) in groups]
 
 
 def _values(key: str, value: str, config_dir: str | None) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 
 from posenc.config.compose import compose_one
 from posenc.config.keys import group_of, key_of
+from posenc.config.keys_of_commands import KEYS_OF_INITIAL_MODEL, KEYS_OF_SHOWN_RUN
 from posenc.config.overrides import CommandLine, refuse_others
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import RunError, UserError, plural, visible
@@ -32,9 +33,6 @@ from posenc.settings.errors import missing_value
 from posenc.settings.tree import NONE, EncodingSettings, EvalCommandSettings, ExtendRequest, RunSettings
 
 GROUPS_IN_TITLE = ("encoding", "attention", "positions")
-# Groups of settings that a picture depends on: of an encoding at its initial values, and of a trained run.
-GROUPS = {*GROUPS_IN_TITLE, "model", "context_length", "seed", "plugins", "experiment"}
-GROUPS_OF_RUN = {"run", "plugins", "extend"}
 NAMED_IN_TITLE = {"name", "parts"}  # of an encoding: the title is `rope`, or `alibi+rope`
 
 
@@ -47,7 +45,7 @@ def measure_picture(line: CommandLine) -> Picture:
 
 def _of_initial_values(line: CommandLine) -> Picture:
     """Measure the encoding at its initial values."""
-    refuse_others(line, GROUPS, "the picture", hint="of a run: run=DIR extend=NAME")
+    refuse_others(line, KEYS_OF_INITIAL_MODEL, "the picture", hint="of a run: run=DIR extend=NAME")
     job = compose_one("train", line, "encoding")
     settings = check_parts(job.run_settings)
     model = build_model(settings, check_model(settings.model), VOCABULARY)
@@ -66,7 +64,7 @@ def _of_initial_values(line: CommandLine) -> Picture:
 
 def _of_run(line: CommandLine) -> Picture:
     """Measure the encoding as a run trained it. Of the run only plain data and verified weights are read."""
-    refuse_others(line, GROUPS_OF_RUN, "a run that is trained")
+    refuse_others(line, KEYS_OF_SHOWN_RUN, "a run that is trained")
     settings = compose_one("eval", line, "run").eval_settings
     if settings.run is None:  # run=null
         raise missing_value("run")

@@ -247,6 +247,14 @@ def test_help_names_every_choice(command_help):
         ("check context", ["context_length="]),
         ("info context", ["context_length="]),
         ("prepare model", []),
+        ("show runs", []),
+        ("show encoding=rope ru", [f"run={RUN}"]),
+        (f"show run={RUN} extend.tu", ["extend.tune="]),
+        (f"show run={RUN} mod", []),
+        ("bench runs", []),
+        ("bench exten", []),
+        ("bench eval.batch", ["eval.batch_tokens="]),
+        ("bench eval.pro", []),
     ],
 )
 def test_what_fits_at_a_tab(working_folder, monkeypatch, line, completed):

@@ -215,6 +215,7 @@ WRONG = [
     ("bench sweep.jobs=2", "sweep.jobs: is not read by bench"),
     ("bench tracking=wandb", "tracking: is not read by bench"),
     ("bench eval.split=validation", "eval.split: is not read by bench"),
+    ("bench extend=yarn", "extend: is not read by bench"),
     ("sample {run}", "did you mean: run="),
     ("compare --plot-kind", "--plot-kind: needs a value", "context: ", "heatmap: "),
     ("compare --against", "--against: needs a value", "alibi-table2, ", "path-ruler"),
