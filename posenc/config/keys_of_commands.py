@@ -1,4 +1,4 @@
-"""Name the settings of commands that read only some of them: others are refused, and not completed at a TAB."""
+"""Name the settings of commands that read only some of them. Others are refused, and not offered at a TAB."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ LOOK = replace(
 
 
 @dataclass(frozen=True)
-class CurvePoint:
+class LinePoint:
     """A point of a line."""
 
     line: str
@@ -70,7 +70,7 @@ class VectorNumber:
 
 
 @dataclass(frozen=True)
-class Mark:
+class AxisMark:
     """A named place on an axis."""
 
     name: str
@@ -241,7 +241,7 @@ def _lines(panel: Curves) -> alt.Chart:
     for line in panel.lines:
         for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
             if y > smallest:
-                points.append(CurvePoint(line.label, x, y))
+                points.append(LinePoint(line.label, x, y))
     chart = alt.Chart(data_of(points))
     marks = chart.mark_point(filled=True, size=14) if panel.has_points else chart.mark_line()
     compared = [line.label for line in panel.lines if not line.is_reference]
@@ -307,7 +307,7 @@ def _marks(panel: Curves, width: float) -> list[alt.Chart]:
     """Return dashed lines with their names: above the panel for places on x, at its right for those on y."""
     layers = []
     if panel.marks:
-        marks = alt.Chart(data_of([Mark(name, place) for name, place in panel.marks.items()]))
+        marks = alt.Chart(data_of([AxisMark(name, place) for name, place in panel.marks.items()]))
         layers.append(_dashed(marks).encode(x="place:Q"))
         layers.append(marks.mark_text(align="center").encode(x="place:Q", y=alt.value(-6), text="name:N"))
     return [*layers, *_horizontal_marks(panel.y_marks, width)]
@@ -317,7 +317,7 @@ def _horizontal_marks(places: Mapping[str, float], width: float) -> list[alt.Cha
     """Return dashed lines at places on y, with their names at the right of the panel."""
     if not places:
         return []
-    marks = alt.Chart(data_of([Mark(name, place) for name, place in places.items()]))
+    marks = alt.Chart(data_of([AxisMark(name, place) for name, place in places.items()]))
     right = alt.value(width + 3)
     names = marks.mark_text(align="left").encode(x=right, y="place:Q", text="name:N")
     return [_dashed(marks).encode(y="place:Q"), names]

@@ -39,7 +39,7 @@ from posenc.running.pass_costs import (
     DecoderCosts,
     PassCosts,
     costs_of,
-    windows_of,
+    count_of_windows,
 )
 from posenc.settings.base import Mark
 from posenc.settings.tree import RunSettings, TokenizerSettings
@@ -296,7 +296,7 @@ def _cell_estimates(
     # A pass costs, a protocol does not: the second protocol with the same windows takes no time.
     for (cell, makes_passes), has_record in zip(cells_with_passes(cells, stored), stored, strict=True):
         context = cell.context
-        n_windows = windows_of(cell)
+        n_windows = count_of_windows(cell)
         targets_in_window = cell.plan.targets_in(cell.window)
         without_passes = CellEstimate(
             protocol=cell.protocol.name,

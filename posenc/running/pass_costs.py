@@ -136,7 +136,7 @@ class CheckpointCosts(PassCosts):
         seconds_a_token += multiplications * rates.multiplication
         seconds_a_target = 2 * shape.d_model * sizes.vocab_size * rates.flop
         seconds_a_target += sizes.vocab_size * MULTIPLICATIONS_A_LOGIT * rates.multiplication
-        n_windows = windows_of(cell)
+        n_windows = count_of_windows(cell)
         targets_in_window = cell.plan.targets_in(cell.window)
         n_tokens = n_windows * max(inputs, targets_in_window) + cell.plan.tokens_of_other_passes(cell.window)
         return n_tokens * seconds_a_token + n_windows * targets_in_window * seconds_a_target
@@ -149,7 +149,7 @@ class CheckpointCosts(PassCosts):
     def _memory_of_pass(self, cell: EvalCell, batch_tokens: int) -> float:
         """Return the bytes of the weights, as they were read, and of a pass of a cell."""
         has_own_attention = not _attention_parts(cell)
-        tokens_at_once = min(batch_tokens, windows_of(cell) * cell.window)
+        tokens_at_once = min(batch_tokens, count_of_windows(cell) * cell.window)
         targets = cell.plan.targets_in(cell.window)
         needed = self.model.memory(tokens_at_once, cell.window, targets, has_own_attention=has_own_attention)
         if not cell.plan.keeps_keys:
@@ -167,7 +167,7 @@ def costs_of(model: MeasuredModel, precision: str) -> PassCosts:
     return CheckpointCosts(model, precision)
 
 
-def windows_of(cell: EvalCell) -> int:
+def count_of_windows(cell: EvalCell) -> int:
     """Return how many windows a cell measures. Where a block of targets is longer, it is read as a window."""
     plan = cell.plan
     window = cell.window
