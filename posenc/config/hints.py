@@ -32,6 +32,8 @@ def hint_at_word(word: str) -> str:
     key, equals, value = word.partition("=")
     if equals and value and key in CHOICE_AND_PATH:
         return hint_at_choice(key, value)
+    if value.startswith("="):  # `encoding==rope`, as a condition is written
+        return suggestion(f"{key}={value.lstrip('=')}")
     if equals:
         return HOW_TO_QUOTE
     if is_group(word):
@@ -73,7 +75,9 @@ def _similar_choice(word: str, groups: Sequence[str]) -> str | None:
 
 
 def hint_at_several(key: str, value: object, allowed: str) -> str:
-    """Return how to write several values, for a text such as `0-2`, or one value, where a list is needed."""
+    """Return how to write several values, for `0-2` or `[0,1]`, or one value, where a list is needed."""
+    if isinstance(value, list) and value and not allowed.startswith("a list"):
+        return f"for a sweep: -m {key}={','.join(map(str, value))}"
     if not isinstance(value, str):
         return ""
     if allowed.startswith("a list"):

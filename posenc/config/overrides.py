@@ -64,6 +64,8 @@ SEPARATOR = "data.separator"  # a text, in which white space and commas count
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)
 PLAIN_PATH = re.compile(r"[\w.+-]*/[\w./+-]*", re.ASCII)  # the slash keeps it from being a number
 QUOTED_PATH = re.compile(r"'([^'\\]*)'")  # without quotes or backslashes inside, as most paths are
+SHORT_FLAG = re.compile(r"-[A-Za-z]")
+WRONG_FLAG = re.compile(r"argument (?P<flag>--?[\w-]+)\S*: (?P<problem>.+)", re.DOTALL)
 # Values that are written in Hydra's own grammar: interpolations, quoted texts, glob(...), choice(...).
 HYDRAS_GRAMMAR = re.compile(r"\$\{|(^|[\[,])\s*['\"]|^(glob|choice)\(")
 
@@ -91,7 +93,7 @@ def parse(arguments: list[str], command: str = "train", command_flags: Collectio
     parser = argument_parser(_refuse)
     hydras_flags = HYDRAS_FLAGS if command in ("train", "eval") else COMMON_FLAGS
     offered_flags = sorted({*hydras_flags, *command_flags})
-    known_flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+    known_flags = list(parser._option_string_actions)
     _refuse_unknown_flag(command, arguments, known_flags, offered_flags)
     # Hydra would complain of `[1x,` alone, and not say that a shell has cut it.
     _refuse_split_list(arguments)
@@ -159,8 +161,12 @@ def _flag_and_value(name: str, value: object) -> tuple[str, object]:
 
 def _is_unknown_flag(argument: str, known_flags: Sequence[str]) -> bool:
     flag = argument.partition("=")[0]
-    # the parser also takes the beginning of a flag
-    return flag.startswith("--") and not any(known.startswith(flag) for known in known_flags)
+    if flag.startswith("--"):
+        # the parser also takes the beginning of a flag
+        return not any(known.startswith(flag) for known in known_flags)
+    # `-m`, and `-cjob` with its value
+    short_flags = [known for known in known_flags if not known.startswith("--")]
+    return SHORT_FLAG.match(flag) is not None and not flag.startswith(tuple(short_flags))
 
 
 def _refuse_split_list(arguments: Sequence[str]) -> None:
@@ -224,7 +230,11 @@ def is_group(key: str) -> bool:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise UserError("arguments", None, message, hint=HOW_TO_WRITE)
+    """Raise UserError for what the parser says of a flag: `argument --cfg/-c: invalid choice: 'jobs'`."""
+    of_flag = WRONG_FLAG.fullmatch(message)
+    key = of_flag["flag"] if of_flag else "arguments"
+    problem = of_flag["problem"] if of_flag else message
+    raise UserError(key, None, problem, hint=HOW_TO_WRITE)
 
 
 def read_settings_line(command: str, arguments: list[str], command_flags: Collection[str]) -> CommandLine:
@@ -270,9 +280,12 @@ def refuse_others(line: CommandLine, groups: Collection[str], what: str, hint: s
         if close is not None and not is_group(group_of(key)):
             meant = suggestion(close + override.removeprefix(group_of(key)))
             raise UserError(key, None, "there is no such setting", allowed=allowed, hint=meant)
-        owners = [group for group in groups if override in choice_files(group)]  # `data info sympy`
-        if owners:
-            hint = suggestion(f"{owners[0]}={override}")
+        for group in groups:
+            # `data info sympy`, or a slip of it
+            choice = nearest(override, choice_files(group))
+            if choice is not None:
+                hint = suggestion(f"{group}={choice}")
+                break
         raise UserError(key, None, f"has no effect on {what}", allowed=allowed, hint=hint)
 
 

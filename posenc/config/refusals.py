@@ -73,6 +73,10 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
             if OmegaConf.is_list(OmegaConf.select(config, key)):
                 hint = f"a list is written so: '{key}=[{value}]'"
             return UserError(key, value, "several values", hint=hint)
+    deleted = [text for text in overrides if text.startswith("~")]
+    if deleted:
+        hint = f"give it a value: {key_of(deleted[0])}=..."
+        return UserError(deleted[0], None, "cannot be left out", hint=hint)
     # Hydra wraps OmegaConf's error, which has the key.
     cause = error.__cause__ or error
     key = getattr(cause, "full_key", None) or "override"

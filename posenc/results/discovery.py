@@ -152,6 +152,9 @@ def _hint_at_runs(text: str) -> str:
     """Return what a user may have meant by a path that does not exist."""
     if "=" in text:
         return f"to choose among runs, each with its own option: --where {visible(text)}"
+    names = text.split(",")
+    if len(names) > 1 and set(names) <= {*choice_files("encoding")}:
+        return f"runs of these encodings: --where encoding={text}"
     if LENGTH.fullmatch(text):  # the shell has split `--columns 1x 8x`
         return f"several lengths have commas between them, and no spaces: --columns 1x,{text}"
     train_first = "train one first: posenc train encoding=rope"
