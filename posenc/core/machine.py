@@ -25,9 +25,15 @@ if TYPE_CHECKING:
 
 SMALL_MODEL = 20_000_000  # weights; below, a second thread gains less than a second job
 ONE_CORE = 0.8  # cores; one busy process is measured as 0.9 to 1.1
+THREADS = "OMP_NUM_THREADS"
 BUSY_STATES = ("user", "nice", "system", "irq", "softirq")  # not idle, not waiting for a disk
 SHORTEST = 0.3  # seconds of a sample: the kernel counts in hundredths
 log = logging.getLogger(__name__)
+
+
+def threads_of_user() -> str | None:
+    """Return what the user, a sweep or torchrun says of threads; an empty variable means the same as none."""
+    return os.environ.get(THREADS, "").strip() or None
 
 
 def free_memory(root: Path = Path("/")) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from posenc.core.errors import UserError, nearest, suggestion, visible
 from posenc.core.paths import choice_files, is_file, is_folder, named_path, nearest_beside
 from posenc.results.bundles import SUFFIX, load_bundle
+from posenc.results.files import RESULTS_FILE
 from posenc.results.runs import Run, load_run
 
 # Names of the records that posenc ships. A folder of the same name comes first.
@@ -19,7 +20,7 @@ STUDIES = ("study", "study-recall", "study-room")
 LENGTH = re.compile(r"\d+(\.\d+)?x")
 # A text that could be a name: no part of a path, and no glob.
 PLAIN_NAME = re.compile(r"[\w-]+", re.ASCII)
-MARKS = ("status.json", "results.json")  # a folder with one of these files is a run directory
+MARKS = ("status.json", RESULTS_FILE)  # a folder with one of these files is a run directory
 
 AnyPaths = str | Path | Iterable["AnyPaths"]  # a path, or a nested list of paths
 

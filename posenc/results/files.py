@@ -12,6 +12,8 @@ LARGEST = 50_000_000  # bytes
 LARGEST_RESULTS = 500_000_000  # bytes; 25 records of 2000 documents have 3 MB, 900 with extensions 60 MB
 LARGEST_CONFIG = 1_000_000  # bytes
 
+RESULTS_FILE = "results.json"  # all records of a run, and its facts
+
 
 def read_file(folder: Path, name: str, largest: int = LARGEST) -> bytes | None:
     """Return the bytes of a file; None if it is missing or not a regular file. Raises ValueError, OSError."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from posenc.core.atomic_files import write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError, safe_name
-from posenc.results.files import read_file
+from posenc.results.files import RESULTS_FILE, read_file
 from posenc.results.record_making import RecordKey
 from posenc.results.records import Record, check_record
 from posenc.settings.tree import SCHEMA_VERSION
@@ -80,7 +80,7 @@ def assemble_results(run_dir: Path, run_facts: Mapping[str, Any]) -> Path:
     lines = [json.dumps(record, allow_nan=False) for record in records]
     body = "[\n    " + ",\n    ".join(lines) + "\n  ]" if lines else "[]"
     head = json.dumps({"schema_version": SCHEMA_VERSION, "run": run_facts}, indent=2, allow_nan=False)
-    path = Path(run_dir) / "results.json"
+    path = Path(run_dir) / RESULTS_FILE
     write_text_atomic(path, head.removesuffix("\n}") + f',\n  "records": {body}\n}}\n')
     return path
 

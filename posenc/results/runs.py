@@ -19,7 +19,7 @@ from typing import Any, TypedDict, cast
 
 from posenc.core.errors import visible
 from posenc.core.run_states import DAMAGED, DEAD, FINISHED, RUNNING, UNKNOWN_STATE
-from posenc.results.files import LARGEST_CONFIG, LARGEST_RESULTS, read_file, read_json
+from posenc.results.files import LARGEST_CONFIG, LARGEST_RESULTS, RESULTS_FILE, read_file, read_json
 from posenc.results.records import Record, RunFacts, TrainingText, check_results
 from posenc.settings.stored import read_settings
 from posenc.settings.tree import RunSettings, SubjectSettings
@@ -148,7 +148,7 @@ def load_run(path: str | Path) -> Run:
         # Settings come first, so that a run with damaged results keeps them: by them it finds its row.
         run = replace(run, settings=_settings(run.path))
         run = replace(run, status=stored_status(run.path))
-        text = read_file(run.path, "results.json", LARGEST_RESULTS)
+        text = read_file(run.path, RESULTS_FILE, LARGEST_RESULTS)
         return run if text is None else with_results(run, text)
     except (OSError, ValueError) as error:
         return replace(run, problem=str(error) or type(error).__name__)

@@ -110,7 +110,7 @@ def estimate(job: Job, threads: int | None = None, *, skips_stored: bool = False
     length = settings.context_length
     batch_tokens = training.batch_windows * length
     rows = min(batch_tokens, costs.most_timed_rows)
-    # Nothing of the machine is looked up: its pace depends on what else runs on it now.
+    # The machine is measured anew and not looked up: its pace depends on what else runs on it now.
     rates = measure_rates(job.device, training.precision, costs.timed_width, rows, threads)
     update_seconds = MULTIPLICATIONS_AN_UPDATE * parameters * rates.multiplication
     step_seconds = {}

@@ -137,9 +137,11 @@ def check_fit(initial: InitialCheckpoint, outline: Decoder) -> None:
     shapes_of_weights = _by_option(stored_shapes(initial.checkpoint), initial.options)
     shapes_of_outline = {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
     shapes_of_model = _by_option(shapes_of_outline, option_names(outline))
-    # an outline is built before the tokenizer, so that the number of its tokens means nothing
-    n_tokens = shapes_of_weights["embedding.weight"][0]
-    shapes_of_model["embedding.weight"] = (n_tokens, *shapes_of_model["embedding.weight"][1:])
+    # An outline is built before the tokenizer, so that the number of its tokens means nothing. Weights
+    # without an embedding are refused below, by its name.
+    if "embedding.weight" in shapes_of_weights:
+        n_tokens = shapes_of_weights["embedding.weight"][0]
+        shapes_of_model["embedding.weight"] = (n_tokens, *shapes_of_model["embedding.weight"][1:])
     misfits = []
     for name in sorted(shapes_of_weights.keys() | shapes_of_model.keys()):
         is_in_both = name in shapes_of_weights and name in shapes_of_model

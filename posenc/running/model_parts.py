@@ -239,9 +239,12 @@ def _train_extended(model: Decoder, settings: RunSettings) -> None:
     model.replace_effective_encoding(extended)
 
 
+OPTIONS = "options"  # key of the code of options in what `code_of` returns
+
+
 def code_of(settings: RunSettings, model: Decoder) -> dict[str, Any]:
     """Return which code the numbers depend on, for the run's hash, and to be stored with the weights."""
     code = sources_of(settings.encoding, settings.plugins)
     options = [f"{getattr(option, 'name', '')} {option.revision}" for option in model.options]
     # A run without options keeps the hash that it had before there were any.
-    return {**code, "options": options} if options else code
+    return {**code, OPTIONS: options} if options else code

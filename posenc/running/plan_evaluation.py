@@ -109,7 +109,7 @@ def _check_writable(run: str, directory: Path) -> None:
 def with_stored_values(asked: EvalOverrides, stored: EvalSettings) -> EvalSettings:
     """Return the settings that were asked for, with the stored value of each that is null."""
     values = asked.plain()
-    values.pop("max_minutes")  # it chooses max_targets of other models, and is refused here
+    values.pop("max_minutes")  # it has chosen max_targets by now, or was refused
     # a run that was trained before there was a protocol has no settings for it
     default = default_eval_settings().plain()
     return EvalSettings.model_validate(_merged(values, {**default, **stored.plain()}))

@@ -30,6 +30,7 @@ import yaml
 from posenc.core.atomic_files import CONTINUES, cannot_write, write_json_atomic, write_text_atomic
 from posenc.core.errors import RunError
 from posenc.core.run_states import DIVERGED, FAILED, FINISHED, RUNNING
+from posenc.results.files import RESULTS_FILE
 from posenc.results.record_files import assemble_results, read_records
 from posenc.results.records import Record, RunFacts
 from posenc.results.runs import METRICS_FILE, RunStatus, load_run, stored_status
@@ -93,8 +94,8 @@ def read_status(directory: Path) -> RunStatus:
 def write_status(directory: Path, status: str, **facts: Any) -> None:
     """Write status.json; `status` is running, finished, failed, diverged or interrupted."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    # What the first status of a run says stays in all later ones. `posenc runs` makes of it the command that
-    # continues the run.
+    # `started` is that of the first status. The overrides are those of the last command that names some, and
+    # `posenc runs` makes of them the command that continues the run.
     earlier_status = read_status(directory)
     common_facts: RunStatus = {
         "status": status,
@@ -188,6 +189,7 @@ def forget_diverged(directory: Path) -> None:
         # metrics.jsonl and the records go by `drop_after`, once the new training begins at step 0.
         for folder in ("checkpoints", STATE_FOLDER, EVENTS_FOLDER):
             shutil.rmtree(directory / folder, ignore_errors=True)
+        (directory / RESULTS_FILE).unlink(missing_ok=True)
 
 
 @only_in_first_process

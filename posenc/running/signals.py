@@ -80,7 +80,7 @@ class InterruptedRunError(BaseException):
 
 
 class StopFlag:
-    """Remember the first signal. A second one changes nothing, so that a save is never cut short.
+    """Remember the first signal. Once `guard` was called, a second one never cuts a save short.
 
     As a context manager it takes over the signals. Until `guard` is called there is nothing to save, and a
     signal raises InterruptedRunError wherever it strikes (tokenising, waiting). While `has_begun` is False,

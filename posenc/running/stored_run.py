@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from posenc.core.errors import RunError, UserError, suggestion
 from posenc.core.paths import exists, is_file, named_path, why_impossible, why_missing
@@ -17,7 +19,7 @@ from posenc.data import stored_tokenizer
 from posenc.model.decoder import Decoder, ModelShape
 from posenc.results.runs import Run, load_run
 from posenc.running.checks import check_model
-from posenc.running.model_parts import build_model, build_outline, check_parts, code_of
+from posenc.running.model_parts import OPTIONS, build_model, build_outline, check_parts, code_of
 from posenc.running.planned_run import writer_of
 from posenc.running.run_directory import refuse_links
 from posenc.settings.tree import RunSettings, TokenizerSettings
@@ -80,11 +82,24 @@ def stored_run(run: str, plugins: list[str]) -> StoredRun:
     checkpoint = newest_checkpoint(directory / "checkpoints", writer)
     if checkpoint is None:
         raise UserError("run", run, "has no checkpoint yet; train it first")
-    if checkpoint.provenance.code != code_of(settings, outline):
-        problem = f"was trained by other code of its encoding {settings.encoding.name}"
+    code = code_of(settings, outline)
+    if checkpoint.provenance.code != code:
+        problem = f"was trained by other code of {_changed_part(checkpoint.provenance.code, code, settings)}"
         hint = "its weights mean nothing to the changed one; train it again"
         raise UserError("run", run, problem, hint=hint)
     return StoredRun(directory, settings, shape, outline, writer, checkpoint)
+
+
+def _changed_part(stored: Mapping[str, Any], current: Mapping[str, Any], settings: RunSettings) -> str:
+    """Return which part's code differs: `its encoding rope`, or `its attention's ssmax`."""
+    stored_encoding = {key: value for key, value in stored.items() if key != OPTIONS}
+    current_encoding = {key: value for key, value in current.items() if key != OPTIONS}
+    if stored_encoding != current_encoding:
+        return f"its encoding {settings.encoding.name}"
+    # of both sides, since an option may be on one side alone
+    differing = {*stored.get(OPTIONS, ())} ^ {*current.get(OPTIONS, ())}
+    names = sorted({option.partition(" ")[0] for option in differing})
+    return f"its attention's {', '.join(names)}"
 
 
 def _trained_settings(run: str, loaded: Run) -> RunSettings:

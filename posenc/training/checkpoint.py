@@ -115,7 +115,7 @@ class TrainedSoFar:
 
     step: int
     tokens: int
-    seconds: float  # of steps, validations and checkpoints, in all processes until now
+    seconds: float  # of steps, validations and checkpoints, by this process and those that it continues
     # nats per token, mean of the last tenth of the steps; after a resume there, of the steps since then
     final_loss: float | None
 
@@ -255,7 +255,7 @@ def resume(plan: CheckpointPlan, model: Decoder, optimizer: AdamW, steps: int) -
 def _check_room(folder: Path, model: Decoder) -> None:
     """Raise RunError unless checkpoints and results fit. The room of old checkpoints counts as free."""
     weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    checkpoint_bytes = 3 * weights_bytes  # with two moments
+    checkpoint_bytes = 3 * weights_bytes  # with two moments; Muon has one, and needs less
     old_bytes = 0
     for path in checkpoint_paths(folder):
         old_bytes += sum(file.stat().st_size for file in path.iterdir())
@@ -360,8 +360,11 @@ def checkpoint_at(path: Path, writer: Writer) -> Checkpoint:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, the oldest first. Symbolic links are left out."""
-    paths = [path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and not path.is_symlink()]
+    """Return the checkpoints of a folder, the oldest first. Symbolic links and stray files are left out."""
+    paths = []
+    for path in folder.glob("step-*"):
+        if NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            paths.append(path)
     return sorted(paths, key=step_of)
 
 

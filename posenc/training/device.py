@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from functools import cache
 import torch
 
 from posenc.core.errors import UserError
-from posenc.core.machine import load_meter
+from posenc.core.machine import load_meter, threads_of_user
 from posenc.model.decoder import Decoder
 from posenc.settings.tree import AutoOrBool, Precision
 
@@ -125,7 +124,7 @@ def _most_threads() -> int:
 def _may_choose_threads(device: torch.device) -> bool:
     """Tell whether posenc decides the number of threads."""
     # whoever sets this variable, such as a sweep or torchrun, has decided the number
-    return device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
+    return device.type == "cpu" and threads_of_user() is None
 
 
 def fit_threads(device: torch.device) -> None:

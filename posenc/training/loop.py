@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from posenc.core.errors import RunError, first_line
+from posenc.core.errors import RunError, first_line, plural
 from posenc.core.run_states import DIVERGED, FINISHED, INTERRUPTED
 from posenc.core.seeds import generator_for
 from posenc.data import Batch, ScheduledSampler, WindowSampler
@@ -120,7 +120,7 @@ def train(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise _out_of_memory(error, step + 1) from error
+        raise _out_of_memory(error, step) from error
 
 
 def _begin(
@@ -250,7 +250,7 @@ def _save(
 
 
 def _out_of_memory(error: BaseException, step: int) -> RunError:
-    """Return the error for memory that ran out in a step."""
-    problem = f"out of memory in step {step} of the training ({first_line(error)})"
+    """Return the error for memory that ran out after `step`: in the next one, a validation or a save."""
+    problem = f"out of memory after {step} {plural(step, 'step')} of the training ({first_line(error)})"
     hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
     return RunError(problem, hint=hint)

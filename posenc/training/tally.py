@@ -26,7 +26,7 @@ class LoggedStep:
 
     step: int
     tokens: int  # since the start of the run
-    loss: float  # nats per token, mean over the steps since the last log
+    loss: float  # nats per token, mean over the steps since the last log, after a resume since the checkpoint
     lr: float
     grad_norm: float  # before clipping
     tokens_per_second: float  # of the training, without the validation

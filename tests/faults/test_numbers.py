@@ -125,4 +125,4 @@ def test_memory_that_runs_out_in_training_says_what_to_make_smaller(train, worki
     assert result.code == 1
     assert result.out == ""
     assert "train.batch_tokens" in result.err
-    assert "out of memory in step 1" in status["reason"]
+    assert "out of memory after 0 steps" in status["reason"]

@@ -8,9 +8,14 @@ import tiny
 import yaml
 from fake_runs import edit_json, only_run, read_json, stamps
 
+from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
+from posenc.core.run_states import DIVERGED
 from posenc.results.records import SCHEMA_VERSION
+from posenc.running import stored_run as parts_of_runs
 from posenc.running.locks import locked
+from posenc.running.model_parts import code_of
+from posenc.running.run_directory import forget_diverged, put_together
 from posenc.running.stored_run import stored_run
 
 WINDOWS = [16, 32, 64]
@@ -254,6 +259,28 @@ def test_numbers_of_weights_that_are_gone_are_measured_anew(train, run_copy):
     assert train("encoding=rope", "eval.lengths=[0.5x,1x,2x,4x]").code == 0
     assert read_json(path)["nats"] == pytest.approx(nats, abs=1e-4)
     assert len(list((run_copy / "checkpoints").iterdir())) == 1
+
+
+def test_a_training_that_diverged_leaves_no_results_to_the_next(run_copy):
+    edit_json(run_copy / "status.json", status=DIVERGED)
+    forget_diverged(run_copy)
+    assert not (run_copy / "results.json").exists()
+
+
+def test_facts_of_a_later_step_stay(run_copy):
+    facts = read_json(run_copy / "results.json")["run"]
+    put_together(run_copy, facts | {"steps": facts["steps"] - 1}, replaces_same_step=True)
+    assert read_json(run_copy / "results.json")["run"] == facts
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [({"options": ["ssmax 9"]}, "its attention's ssmax"), ({"revision": -1}, "its encoding rope")],
+)
+def test_code_that_has_changed_is_named(run_copy, monkeypatch, changed, named):
+    monkeypatch.setattr(parts_of_runs, "code_of", lambda *run: code_of(*run) | changed)
+    with pytest.raises(UserError, match=f"was trained by other code of {named}"):
+        stored_run(str(run_copy), [])
 
 
 # --- YAML files of the user's own

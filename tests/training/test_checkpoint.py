@@ -59,6 +59,11 @@ def bytes_of_weights(store):
     return 4 * sum(p.numel() for p in build("rope", store).parameters())
 
 
+def test_a_file_with_the_name_of_a_checkpoint_is_none(folder, store):
+    (folder / "step-00000012").write_text("")
+    assert resumed(folder, store).step == 9
+
+
 # --- Which ones are kept
 
 

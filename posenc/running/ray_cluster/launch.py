@@ -22,7 +22,7 @@ from posenc.core.atomic_files import write_text_atomic
 from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, plural, visible
 from posenc.core.first_signals import CODES
-from posenc.core.machine import usable_cores
+from posenc.core.machine import THREADS, usable_cores
 from posenc.core.progress import PROGRESS
 from posenc.core.run_states import FAILED, INTERRUPTED
 from posenc.running.invocation import SWEEP, WAIT, Invocation
@@ -31,7 +31,7 @@ from posenc.running.ray_cluster.returned_folder import write_returned
 from posenc.running.signals import StopFlag
 from posenc.running.sweep.lines import begin_line
 from posenc.running.sweep.pool import PROGRESS_SECONDS
-from posenc.running.sweep.resources import THREADS, slots_of_a_gpu, threads_of
+from posenc.running.sweep.resources import slots_of_a_gpu, threads_of
 from posenc.running.sweep.task import (
     NOT_STARTED,
     SAVED,

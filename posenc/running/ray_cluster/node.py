@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from posenc.config.keys import key_of
 from posenc.config.overrides import quote
 from posenc.core.paths import cache_dir
 from posenc.running.ray_cluster.returned_folder import files_to_return
@@ -129,7 +130,7 @@ def _workplace(order: Order) -> _Workplace | None:
     runs_dir = own_runs_dir()
     runs_dir.mkdir(parents=True, exist_ok=True)
     # The command's own `runs_dir` is a path on a disk that this node does not see.
-    arguments = [text for text in order.arguments if not text.startswith("runs_dir=")]
+    arguments = [text for text in order.arguments if key_of(text) != "runs_dir"]
     arguments.append(f"runs_dir={quote(str(runs_dir))}")
     return _Workplace(runs_dir, arguments, runs_dir / order.run)
 

@@ -6,7 +6,6 @@ started twice) are left for later.
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Collection, Sequence
@@ -14,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from posenc.core.console import say
+from posenc.core.machine import THREADS, threads_of_user
 from posenc.core.progress import PROGRESS, Title, progress_of
 from posenc.core.quantities import duration
 from posenc.running.invocation import SWEEP, WAIT
@@ -23,7 +23,7 @@ from posenc.running.signals import InterruptedRunError, StopFlag
 from posenc.running.sweep.job_output import JobOutput
 from posenc.running.sweep.lines import begin_line
 from posenc.running.sweep.process import JobProcess
-from posenc.running.sweep.resources import GPUS, THREADS, GpuSlot, gpu_slots
+from posenc.running.sweep.resources import GPUS, GpuSlot, gpu_slots
 from posenc.running.sweep.task import SweepResult, SweepTask, outcome_of_process
 from posenc.running.sweep.task_queue import TaskQueue
 from posenc.running.sweep.time_left import SweepEstimate
@@ -131,7 +131,7 @@ class WorkerPool:
         share: dict[str, str] = {}  # environment variables: the task's part of the machine
         # The number follows from the model's size and not from the load, so that sums have the same order
         # whatever runs beside the task.
-        if not os.environ.get(THREADS):  # the user's own number of threads stays
+        if threads_of_user() is None:  # the user's own number of threads stays
             share[THREADS] = str(task.threads)
         slot = None
         # `cuda:1` is the user's own choice. Among the visible GPUs

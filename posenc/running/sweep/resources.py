@@ -10,11 +10,10 @@ from queue import PriorityQueue
 from typing import NamedTuple
 
 from posenc.core.errors import UserError
-from posenc.core.machine import free_memory, usable_cores
+from posenc.core.machine import THREADS, free_memory, threads_of_user, usable_cores
 from posenc.running.sweep.task import SweepTask
 from posenc.settings.tree import SweepSettings
 
-THREADS = "OMP_NUM_THREADS"
 GPUS = "CUDA_VISIBLE_DEVICES"
 
 # sweep.slots=auto. On an H200 eight models of 0.8M weights trained at 4.2 to 7.3 times the speed of one.
@@ -136,9 +135,8 @@ def threads_of(task: SweepTask) -> int:
 
     Raises UserError if what the user has set is no number of threads.
     """
-    text = os.environ.get(THREADS, "").strip()
-    # An empty variable means the same as none.
-    if not text:
+    text = threads_of_user()
+    if text is None:
         return task.threads
     # OpenMP takes a list: a number for each level of parallel regions
     # inside others, and torch has a single level.
