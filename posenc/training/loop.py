@@ -251,6 +251,6 @@ def _save(
 
 def _out_of_memory(error: BaseException, step: int) -> RunError:
     """Return the error for memory that ran out after `step`: in the next one, a validation or a save."""
-    problem = f"out of memory after {step} {plural(step, 'step')} of the training ({first_line(error)})"
+    problem = f"out of memory after {plural(step, 'step')} of the training ({first_line(error)})"
     hint = "a smaller train.batch_tokens or model; posenc train --dry-run says what a run takes"
     return RunError(problem, hint=hint)
