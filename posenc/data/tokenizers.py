@@ -109,7 +109,13 @@ class Tokenizer:
             batch = texts[start : start + DOCUMENTS_AT_ONCE]
             decoded = [text.decode() for text in batch]
             # BOS and others are no text, and a window may begin anywhere in a document.
-            encodings = self._library.encode_batch(decoded, add_special_tokens=False)
+            try:
+                encodings = self._library.encode_batch(decoded, add_special_tokens=False)
+            except (
+                Exception
+            ) as error:  # bare ones, as for a word without a token if there is none for unknown ones
+                problem = f"cannot encode the text ({str(error)[:100]})"
+                raise UserError("tokenizer.path", None, problem) from error
             for text, encoding in zip(batch, encodings, strict=True):
                 # Ends alone: what lies between two tokens, such as a space that is stripped, counts for the
                 # second one.

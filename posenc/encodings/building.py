@@ -28,7 +28,8 @@ def default_parameters(name: str) -> dict[str, Any]:
     path = choice_file("encoding", name)
     if path is None:
         return {}
-    return without_name(yaml.safe_load(path.read_text(encoding="utf-8")))
+    # A file of comments alone holds None.
+    return without_name(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
 
 
 def without_name(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -358,6 +358,7 @@ def test_a_task_with_the_name_of_one_of_posencs_is_refused(working_folder, train
         (("letter * 2", "letter * 9"), "has more tokens than tokens("),
         (('">"', '"→"'), "'→' is not one of the 256 characters"),
         (('(string + ">", "".join(letter * 2 for letter in string))', "(string,)"), "has no answer"),
+        (('"".join(letter * 2 for letter in string)', '""'), "has an empty answer"),
         (("3 * size + 1", "4"), "does not grow with the size"),
     ],
 )

@@ -57,6 +57,20 @@ def test_what_is_not_read_is_counted(folder):
     assert note == f"not read: {by_suffix}, {by_content}, 1 without ending"
 
 
+def test_links_to_folders_and_what_is_no_file_are_counted(tmp_path):
+    folder = write(tmp_path / "all", {"a.txt": "read"})
+    (folder / "linked").symlink_to(write(tmp_path / "other", {"b.txt": "not read"}))
+    (folder / "nowhere.txt").symlink_to(tmp_path / "gone.txt")
+    assert "not read: 1 linked folder, 1 not a file" in read_facts(files(folder)).notes
+
+
+def test_a_link_that_leads_nowhere_is_refused_also_with_brackets_in_its_name(tmp_path):
+    link = tmp_path / "book[1].txt"
+    link.symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(UserError, match=r"data\.paths"):
+        texts_of(link)
+
+
 @pytest.mark.parametrize("pattern", ["**", "**/*"])
 def test_what_a_glob_finds_twice_is_read_and_not_counted_as_left_out(tmp_path, pattern):
     """`**` fits the folders, too, and of a folder a .py is not read."""

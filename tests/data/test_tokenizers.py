@@ -106,6 +106,16 @@ def lossy_tokenizer(request, lossy):
     return build_tokenizer(library_tokenizer(lossy if request.param == "file" else lossy.parent), None)
 
 
+def test_a_word_without_a_token_is_an_error_of_the_tokenizer(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(models.WordLevel({"plain": 0}, unk_token="[UNK]")).save(str(path))
+    tokenizer = build_tokenizer(library_tokenizer(path), None)
+    with pytest.raises(UserError, match="cannot encode the text"):
+        list(tokenizer.encode_all([b"other"]))
+
+
 def test_a_vocabulary_counts_gaps(lossy_tokenizer):
     assert lossy_tokenizer.vocab_size == 301
 

@@ -155,7 +155,7 @@ class _Expanded:
 
     root: Path
     files: list[Path]
-    left_out: dict[Path, str] = field(default_factory=dict)  # files that are not read, and their suffixes
+    left_out: dict[Path, str] = field(default_factory=dict)  # what is not read: its suffix, or what it is
 
 
 def _count_left_out(expanded_paths: Sequence[_Expanded], files: Sequence[Path], notes: Notes) -> None:
@@ -190,6 +190,9 @@ def _expand_glob(pattern: Path) -> _Expanded:
     while not os.path.lexists(root):
         magic_parts.insert(0, root.name)
         root = root.parent
+    # a link that leads nowhere, whose name has brackets
+    if not magic_parts:
+        raise missing_path("data.paths", pattern)
     expansion = _Expanded(root, [])
     for match in glob.glob(os.path.join(*magic_parts), root_dir=root, recursive=True):  # noqa: PTH118, PTH207
         path = root / match
@@ -221,6 +224,10 @@ def _in_folder(folder: Path) -> _Expanded:
 
     for parent, subfolders, names in os.walk(folder, onerror=refuse):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        # Links are not followed, since one may lead back to a folder above it.
+        for name in subfolders:
+            if Path(parent, name).is_symlink():
+                expansion.left_out[Path(parent, name)] = "linked folder"
         for name in names:
             if name.startswith("."):
                 continue
@@ -232,6 +239,8 @@ def _in_folder(folder: Path) -> _Expanded:
                 expansion.left_out[file] = visible(suffix) or "without ending"
             elif is_file(file):
                 expansion.files.append(file)
+            else:
+                expansion.left_out[file] = "not a file"
     return expansion
 
 

@@ -96,6 +96,8 @@ class TaskInstances:
         most = self.task.tokens(size)
         if len(pieces) < 2:
             self._refuse(f"an instance of size {size} has no answer: given and answer come by turns")
+        if not any(pieces[1::2]):
+            self._refuse(f"an instance of size {size} has an empty answer: nothing would be learned")
         # Such an instance would be cut off at the end of its window, and the end of its answer never asked.
         if sum(map(len, pieces)) > most:
             self._refuse(f"an instance of size {size} has more tokens than tokens({size}) says, {most}")
