@@ -58,6 +58,7 @@ class HfCheckpoint:
     config: Any
     tokenizer: Any | None  # None: it has none, or none that can be read
     tokenizer_file: Path | None = None  # in place of `tokenizer`, if transformers was not asked
+    tokenizer_problem: str | None = None  # why it cannot be read, in a line
     attention: str | None = None  # how transformers computes it, as the user chose; None: it chooses
 
     @property
@@ -112,11 +113,13 @@ def read_hf_checkpoint(path: str, revision: str, trust_remote_code: bool) -> HfC
     except Exception as error:  # transformers passes on the errors of many packages
         raise _reading_error(path, access, error) from error
     check_config(path, config.get_text_config())
+    tokenizer = None
+    tokenizer_problem = None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **access.arguments())
-    except Exception:  # no error yet: the user may have chosen another tokenizer
-        tokenizer = None
-    return HfCheckpoint(path, source, access, config, tokenizer)
+    except Exception as error:  # it is not raised yet: the user may have chosen another tokenizer
+        tokenizer_problem = _message_of(error).rstrip(",")
+    return HfCheckpoint(path, source, access, config, tokenizer, tokenizer_problem=tokenizer_problem)
 
 
 def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
@@ -328,6 +331,7 @@ def _message_of(error: Exception) -> str:
     """Return the first line of an error, and the second one too if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # huggingface_hub's checks of a configuration write a title that ends so, and the reason below it.
+    # So do transformers' tokenizers, of which the first file that they looked for stands below it.
     if len(lines) > 1 and lines[0].endswith(":"):
         return " ".join(lines[:2])
     if isinstance(error, KeyError):  # its text is the key alone, such as a rope_type that does not exist

@@ -334,7 +334,9 @@ def _tokenizer(subject: HfSubject, checkpoint: HfCheckpoint) -> TokenizerSetting
     tokenizer = checkpoint.tokenizer
     if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is None:
         problem = "has no tokenizer that can be read"
-        hint = "subject.tokenizer=bytes, or a tokenizer.json"
+        if checkpoint.tokenizer_problem is not None:
+            problem = f"{problem}: {checkpoint.tokenizer_problem}"
+        hint = "subject.tokenizer=bytes, or subject.tokenizer=FILE, a whole tokenizer.json"
         raise UserError("subject.path", subject.path, problem, hint=hint)
     return kept_tokenizer(tokenizer)
 
