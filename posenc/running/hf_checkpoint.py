@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import inspect
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -246,6 +247,14 @@ def folder_of(checkpoint: HfCheckpoint) -> Path | None:
     cached_file = import_transformers().utils.cached_file
     file = cached_file(checkpoint.source, "config.json", revision=checkpoint.access.revision)
     return None if file is None else Path(file).parent
+
+
+def name_of_checkpoint(path: str) -> str:
+    """Return what a checkpoint is called: its folder, or its name on the hub without the owner."""
+    if is_folder(expanded(path)):
+        # `.` and `..` say nothing of the folder that they stand for. A link keeps its own name.
+        path = os.path.abspath(expanded(path))  # noqa: PTH100
+    return Path(path).name
 
 
 # --- what is wrong with a checkpoint

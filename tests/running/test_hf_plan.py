@@ -262,7 +262,36 @@ def test_a_dry_run_names_the_directory_of_weights_that_were_read_before(plan, ov
     assert plan(override, only_estimate=True).directory == directory
 
 
+@pytest.mark.parametrize("only_estimate", [False, True], ids=["run", "dry run"])
+def test_records_of_this_folder_are_called_like_the_folder(plan, checkpoint, monkeypatch, only_estimate):
+    stored = plan().directory
+    monkeypatch.chdir(checkpoint)
+    runs_dir = stored.parents[1].resolve()
+    job = plan("subject.path=.", f"subject.runs_dir={runs_dir}", only_estimate=only_estimate)
+    assert job.directory.name.startswith(f"llama-T{T}-")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (".", "inner"),
+        ("./", "inner"),
+        ("..", "models"),
+        ("../inner/../link", "link"),
+        ("owner/inner", "inner"),
+    ],
+)
+def test_a_checkpoint_is_called_like_its_folder_or_its_name_on_the_hub(tmp_path, monkeypatch, path, name):
+    folder = tmp_path / "models" / "inner"
+    folder.mkdir(parents=True)
+    (tmp_path / "models" / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    assert hf_checkpoint.name_of_checkpoint(path) == name
+
+
 # --- lengths that documents have
+
+
 def test_default_lengths_are_those_that_documents_have(plan):
     job = plan("context_length=1024")
     lengths = job.evaluation.lengths
