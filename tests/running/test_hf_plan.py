@@ -116,6 +116,29 @@ def test_parameters_without_headers_are_those_of_an_outline(plan, monkeypatch):
     assert plan().given_model.sizes == sizes
 
 
+def test_layers_as_wide_as_the_vocabulary_are_counted(plan, tmp_path):
+    sizes = {"vocab_size": 256, "hidden_size": 256, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
+    model = hf_models.random_model("llama", **(hf_models.LLAMA | sizes))
+    layers = [weight for name, weight in model.named_parameters() if ".layers." in name and weight.ndim == 2]
+    folder = hf_models.save(model, tmp_path / "wide")
+    products = plan(f"subject.path={folder}").given_model.sizes.products
+    assert products == sum(weight.numel() for weight in layers)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens.weight",
+        "wte.weight",
+        "lm_head.weight",
+        "model.layers.61.embed_tokens.weight",
+        "model.layers.61.shared_head.head.weight",
+    ],
+)
+def test_tables_of_the_vocabulary_make_no_products(name):
+    assert products_with(name, (100, 16), SimpleNamespace(vocab_size=100)) == 0
+
+
 def test_of_experts_those_count_that_a_token_is_sent_to():
     config = SimpleNamespace(vocab_size=100, num_local_experts=8, num_experts_per_tok=2)
     assert products_with("layers.0.mlp.experts.up", (8, 4, 16), config) == 2 * 4 * 16
