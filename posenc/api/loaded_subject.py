@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from posenc.data import build_tokenizer, inspect
 from posenc.data.tokenizers import Tokenizer
 from posenc.evaluation.extensions import build_extension
 from posenc.evaluation.models.transformers import TransformersModel
+from posenc.running.hf_checkpoint import name_of_checkpoint
 from posenc.running.subject_hf import default_data, read_subject
 from posenc.settings.numbers import check_whole
 from posenc.settings.tree import EvalCommandSettings
@@ -39,7 +39,7 @@ class LoadedSubject:
         self._device = resolve_device(settings.device)
         self.train_length = self._hf.train_length
         self.tokenizer: Tokenizer = build_tokenizer(self._hf.tokenizer, None)
-        name = Path(self._hf.subject.path).name
+        name = name_of_checkpoint(self._hf.subject.path)
         evaluation = self._hf.evaluation
         self.name = f"{name} +{evaluation.extension_name}" if evaluation.is_extended else name
 

@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import inspect
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -58,6 +59,7 @@ class HfCheckpoint:
     config: Any
     tokenizer: Any | None  # None: it has none, or none that can be read
     tokenizer_file: Path | None = None  # in place of `tokenizer`, if transformers was not asked
+    tokenizer_problem: str | None = None  # why it cannot be read, in a line
     attention: str | None = None  # how transformers computes it, as the user chose; None: it chooses
 
     @property
@@ -112,11 +114,13 @@ def read_hf_checkpoint(path: str, revision: str, trust_remote_code: bool) -> HfC
     except Exception as error:  # transformers passes on the errors of many packages
         raise _reading_error(path, access, error) from error
     check_config(path, config.get_text_config())
+    tokenizer = None
+    tokenizer_problem = None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **access.arguments())
-    except Exception:  # no error yet: the user may have chosen another tokenizer
-        tokenizer = None
-    return HfCheckpoint(path, source, access, config, tokenizer)
+    except Exception as error:  # it is not raised yet: the user may have chosen another tokenizer
+        tokenizer_problem = _message_of(error).rstrip(",")
+    return HfCheckpoint(path, source, access, config, tokenizer, tokenizer_problem=tokenizer_problem)
 
 
 def outline_of(checkpoint: HfCheckpoint) -> nn.Module:
@@ -245,6 +249,14 @@ def folder_of(checkpoint: HfCheckpoint) -> Path | None:
     return None if file is None else Path(file).parent
 
 
+def name_of_checkpoint(path: str) -> str:
+    """Return what a checkpoint is called: its folder, or its name on the hub without the owner."""
+    if is_folder(expanded(path)):
+        # `.` and `..` say nothing of the folder that they stand for. A link keeps its own name.
+        path = os.path.abspath(expanded(path))  # noqa: PTH100
+    return Path(path).name
+
+
 # --- what is wrong with a checkpoint
 
 
@@ -328,6 +340,7 @@ def _message_of(error: Exception) -> str:
     """Return the first line of an error, and the second one too if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # huggingface_hub's checks of a configuration write a title that ends so, and the reason below it.
+    # So do transformers' tokenizers, of which the first file that they looked for stands below it.
     if len(lines) > 1 and lines[0].endswith(":"):
         return " ".join(lines[:2])
     if isinstance(error, KeyError):  # its text is the key alone, such as a rope_type that does not exist

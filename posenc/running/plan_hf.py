@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 from posenc.core.errors import UserError, safe_name
 from posenc.core.quantities import duration, length_text
@@ -24,6 +23,7 @@ from posenc.running.fit_evaluation import (
     note_on_lengths,
 )
 from posenc.running.given_model import OPEN_DIGEST, GivenModel, folder_of_records, plan_given_model
+from posenc.running.hf_checkpoint import name_of_checkpoint
 from posenc.running.job import Job
 from posenc.running.length_note import notes_on_trained_length
 from posenc.running.measured_text import MeasuredText, text_to_measure
@@ -113,7 +113,7 @@ def _digest(hf: HfModel, *, only_estimate: bool) -> str:
 
 def _name(subject: HfSubject) -> str:
     """Return what the rows of its records are called."""
-    name = check_name("subject.path", safe_name(Path(subject.path).name))
+    name = check_name("subject.path", safe_name(name_of_checkpoint(subject.path)))
     # Both stand in one table, each beside its own extensions.
     return name if subject.rope_scaling else f"{name}-unscaled"
 

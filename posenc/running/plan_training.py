@@ -206,7 +206,5 @@ def _as_begun(run: PlannedRun, asked_precision: str) -> PlannedRun:
     # Who names a precision means that run, even if the other one exists.
     if asked_precision != "auto" or is_folder(run.directory):
         return run
-    precision_here = run.settings.train.precision
-    other_precision = "fp32" if precision_here == "bf16" else "bf16"
-    other = run.in_precision(other_precision)
+    other = run.in_other_precision
     return other if is_folder(other.directory) else run

@@ -24,8 +24,15 @@ class PlannedRun:
     facts: CorpusFacts
     code: dict[str, Any]
 
-    def in_precision(self, precision: str) -> PlannedRun:
-        """Return the same run trained in fp32 or bf16."""
+    @property
+    def precision(self) -> str:
+        """Return fp32 or bf16, in which it is trained."""
+        return self.settings.train.precision
+
+    @property
+    def in_other_precision(self) -> PlannedRun:
+        """Return the same run trained in fp32 if it is one in bf16, and the other way round."""
+        precision = "fp32" if self.precision == "bf16" else "bf16"
         train = self.settings.train.with_changes(precision=precision)
         return replace(self, settings=self.settings.with_changes(train=train))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from posenc.config.yaml_files import default_choices
@@ -34,6 +33,7 @@ from posenc.running.hf_checkpoint import (
     HfCheckpoint,
     attention_names,
     load_hf_model,
+    name_of_checkpoint,
     outline_of,
     read_hf_checkpoint,
     stored_dtype,
@@ -165,6 +165,7 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
     stored records, in a directory whose name is a digest. The BOS token is part of it, which only
     transformers' tokenizer knows.
     """
+    stored_name = safe_name(name_of_checkpoint(subject.path))
     needs_transformers = (
         settings.extend.name != NONE
         or subject.tokenizer == "bytes"
@@ -175,7 +176,7 @@ def _plain_checkpoint(subject: HfSubject, settings: EvalCommandSettings) -> HfCh
         or subject.attention not in (None, *PLAIN_ATTENTIONS)
         or not subject.rope_scaling
         # What is stored of it is found by the name of its directory, as with `tokenizer=bytes`.
-        or any((expanded(subject.runs_dir) / EXPERIMENT).glob(f"{safe_name(Path(subject.path).name)}-T*"))
+        or any((expanded(subject.runs_dir) / EXPERIMENT).glob(f"{stored_name}-T*"))
     )
     checkpoint = None if needs_transformers else read_plainly(subject.path)
     if checkpoint is None or stored_tensors(checkpoint) is None:  # weights are counted in an outline then
@@ -334,7 +335,9 @@ def _tokenizer(subject: HfSubject, checkpoint: HfCheckpoint) -> TokenizerSetting
     tokenizer = checkpoint.tokenizer
     if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is None:
         problem = "has no tokenizer that can be read"
-        hint = "subject.tokenizer=bytes, or a tokenizer.json"
+        if checkpoint.tokenizer_problem is not None:
+            problem = f"{problem}: {checkpoint.tokenizer_problem}"
+        hint = "subject.tokenizer=bytes, or subject.tokenizer=FILE, a whole tokenizer.json"
         raise UserError("subject.path", subject.path, problem, hint=hint)
     return kept_tokenizer(tokenizer)
 

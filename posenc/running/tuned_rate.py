@@ -76,7 +76,10 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
     run = planned_run(settings.with_changes(train=train))
     folder = expanded(settings.runs_dir) / TUNING
     runs = load_runs([str(folder)]) if is_folder(folder) else []
-    trials = _trials_of(runs, run)
+    tried = _as_tried(run, runs, settings.train.precision)
+    if tried is not run:
+        settings = settings.with_changes(train=settings.train.with_changes(precision=tried.precision))
+    trials = _trials_of(runs, tried)
     if len(trials.losses) < FEWEST_RATES:
         problem = f"{len(trials.losses)} rates were tried with these settings below {folder}"
         hint = "posenc train -m experiment=tuning encoding=NAME, with the settings of this run"
@@ -99,6 +102,23 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
         say(f"train.lr=tuned: {best:g} is at the end of those tried ({tried}); try further ones")
     how = f"best of {_listing(trials.comparable)} on validation documents, seeds {_listing(trials.seeds)}"
     return settings.with_changes(train=settings.train.with_changes(lr=best, tuned=how))
+
+
+def _as_tried(run: PlannedRun, runs: Sequence[Run], asked_precision: str) -> PlannedRun:
+    """Return the run in the precision that its rates were tried in, where `auto` was asked for.
+
+    Rates may be tried on a machine with bf16 in hardware and used on one without, as a run that was begun on
+    the first one is continued on the second in bf16.
+    """
+    # Who names a precision means rates that were tried in it.
+    if asked_precision != "auto" or _trials_of(runs, run).losses:
+        return run
+    other = run.in_other_precision
+    if not _trials_of(runs, other).losses:
+        return run
+    auto = f"train.precision=auto is {run.precision} here"
+    say(f"train.lr=tuned: {auto}; the rates were tried in {other.precision}, and this run is trained so")
+    return other
 
 
 def _trials_of(runs: Sequence[Run], planned: PlannedRun) -> Trials:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,9 @@ BYTES_AMONG_HALVES = 2.5  # of a number where weights are halves: the norms comp
 ATTENTION_LENGTH = 1024  # tokens of the attention that is timed
 ATTENTION_SECONDS = 0.1  # for so long it is timed
 SDPA = "sdpa"  # the attention that transformers chooses where it can; it keeps no scores
+LAYER_NUMBER = re.compile(r"\.\d+\.")  # in the names of weights of layers: layers.0., h.0., blocks.0.
+# DeepSeek and GLM store a layer that predicts a second token, with tables of its own.
+TABLES_IN_LAYERS = (".embed_tokens.weight", ".shared_head.head.weight")
 EXPERTS = ".experts."  # in the names of weights of which each token meets a part: the experts it is sent to
 
 
@@ -183,7 +187,7 @@ def products_with(weight_name: str, weight_shape: tuple[int, ...], config: Any) 
     Vectors and the tables of the vocabulary count as none, and of experts those that a token is sent to.
     """
     # A look-up in the embedding multiplies nothing, and the output layer acts on targets alone.
-    if len(weight_shape) < 2 or config.vocab_size in weight_shape:
+    if len(weight_shape) < 2 or _is_table(weight_name, weight_shape, config):
         return 0
     numbers = math.prod(weight_shape)
     if EXPERTS not in weight_name:
@@ -192,6 +196,16 @@ def products_with(weight_name: str, weight_shape: tuple[int, ...], config: Any) 
     n_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 1
     experts_a_token = getattr(config, "num_experts_per_tok", None) or 1
     return numbers * experts_a_token // n_experts
+
+
+def _is_table(weight_name: str, weight_shape: tuple[int, ...], config: Any) -> bool:
+    """Tell whether a weight is a table of the vocabulary: that of the embedding, or of the output layer."""
+    if config.vocab_size not in weight_shape:
+        return False
+    # By its size alone each weight of a layer would be one in a model as wide as its vocabulary, such as one
+    # of bytes with d_model=256. The names of tables are too many to list, those of layers have a number.
+    is_in_layer = LAYER_NUMBER.search(weight_name) is not None
+    return not is_in_layer or weight_name.endswith(TABLES_IN_LAYERS)
 
 
 class UnloadedModel(CallableModel):

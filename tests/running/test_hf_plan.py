@@ -116,6 +116,29 @@ def test_parameters_without_headers_are_those_of_an_outline(plan, monkeypatch):
     assert plan().given_model.sizes == sizes
 
 
+def test_layers_as_wide_as_the_vocabulary_are_counted(plan, tmp_path):
+    sizes = {"vocab_size": 256, "hidden_size": 256, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
+    model = hf_models.random_model("llama", **(hf_models.LLAMA | sizes))
+    layers = [weight for name, weight in model.named_parameters() if ".layers." in name and weight.ndim == 2]
+    folder = hf_models.save(model, tmp_path / "wide")
+    products = plan(f"subject.path={folder}").given_model.sizes.products
+    assert products == sum(weight.numel() for weight in layers)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens.weight",
+        "wte.weight",
+        "lm_head.weight",
+        "model.layers.61.embed_tokens.weight",
+        "model.layers.61.shared_head.head.weight",
+    ],
+)
+def test_tables_of_the_vocabulary_make_no_products(name):
+    assert products_with(name, (100, 16), SimpleNamespace(vocab_size=100)) == 0
+
+
 def test_of_experts_those_count_that_a_token_is_sent_to():
     config = SimpleNamespace(vocab_size=100, num_local_experts=8, num_experts_per_tok=2)
     assert products_with("layers.0.mlp.experts.up", (8, 4, 16), config) == 2 * 4 * 16
@@ -262,7 +285,36 @@ def test_a_dry_run_names_the_directory_of_weights_that_were_read_before(plan, ov
     assert plan(override, only_estimate=True).directory == directory
 
 
+@pytest.mark.parametrize("only_estimate", [False, True], ids=["run", "dry run"])
+def test_records_of_this_folder_are_called_like_the_folder(plan, checkpoint, monkeypatch, only_estimate):
+    stored = plan().directory
+    monkeypatch.chdir(checkpoint)
+    runs_dir = stored.parents[1].resolve()
+    job = plan("subject.path=.", f"subject.runs_dir={runs_dir}", only_estimate=only_estimate)
+    assert job.directory.name.startswith(f"llama-T{T}-")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (".", "inner"),
+        ("./", "inner"),
+        ("..", "models"),
+        ("../inner/../link", "link"),
+        ("owner/inner", "inner"),
+    ],
+)
+def test_a_checkpoint_is_called_like_its_folder_or_its_name_on_the_hub(tmp_path, monkeypatch, path, name):
+    folder = tmp_path / "models" / "inner"
+    folder.mkdir(parents=True)
+    (tmp_path / "models" / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    assert hf_checkpoint.name_of_checkpoint(path) == name
+
+
 # --- lengths that documents have
+
+
 def test_default_lengths_are_those_that_documents_have(plan):
     job = plan("context_length=1024")
     lengths = job.evaluation.lengths

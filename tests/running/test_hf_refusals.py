@@ -233,6 +233,14 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(refusal, tmp_pat
     assert "has 256 tokens, and the model knows 100" in refusal(path, "subject.tokenizer=bytes")
 
 
+@DRY_RUN
+def test_the_reason_why_a_tokenizer_cannot_be_read_is_said(refusal, llama, only_estimate):
+    (llama / "tokenizer.json").write_text('{"broken')
+    text = refusal(llama, only_estimate=only_estimate)
+    assert "has no tokenizer that can be read: Unterminated string" in text
+    assert "subject.tokenizer=FILE" in text
+
+
 def test_a_token_that_was_added_beyond_the_models_last_is_no_obstacle(plan, tmp_path):
     sizes = {"vocab_size": 256, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
     model = hf_models.random_model("llama", **hf_models.LLAMA, **sizes)

@@ -13,6 +13,7 @@ import posenc as px
 from posenc.running import tuned_rate
 from posenc.running.tuned_rate import Trials, stored_validation_loss
 from posenc.tracking.curves import curve_points, summary_of
+from posenc.training import device
 
 SEED = 100  # of experiment=tuning
 BEST = 3e-3
@@ -125,6 +126,26 @@ def test_a_comparison_says_which_rows_are_tuned(tuned, words, posenc):
 def test_it_is_the_run_of_that_rate_however_it_was_chosen(tuned, words, posenc):
     again = posenc("train", "encoding=rope", f"train.lr={BEST}", *words)
     assert "already finished" in again.err
+
+
+@pytest.fixture
+def auto_is_bf16(monkeypatch):
+    """Make `train.precision=auto` the precision that no rate was tried in."""
+    monkeypatch.setattr(device, "has_hardware_bf16", lambda _: True)
+
+
+def test_auto_takes_the_precision_that_rates_were_tried_in(tuned, words, posenc, auto_is_bf16):
+    overrides = without("train.precision", words)
+    trained = posenc("train", "encoding=rope", "train.lr=tuned", "train.precision=auto", *overrides)
+    assert "auto is bf16 here; the rates were tried in fp32, and this run is trained so" in trained.err
+    assert f"already finished: {run_of_default().path}" in trained.err
+
+
+def test_rates_of_another_precision_than_the_named_one_are_not_taken(tuned, words, posenc):
+    overrides = without("train.precision", words)
+    refused = posenc("train", "encoding=rope", "train.lr=tuned", "train.precision=bf16", *overrides)
+    assert refused.code == 2
+    assert "0 rates were tried with these settings" in refused.err
 
 
 @pytest.mark.parametrize(
