@@ -98,8 +98,8 @@ def with_tuned_rate(settings: RunSettings, planned_run: Callable[[RunSettings], 
     best = trials.best
     # The best of all rates may then lie beyond those that were tried.
     if best in (min(trials.losses), max(trials.losses)):
-        tried = _listing(trials.losses)
-        say(f"train.lr=tuned: {best:g} is at the end of those tried ({tried}); try further ones")
+        rates = _listing(trials.losses)
+        say(f"train.lr=tuned: {best:g} is at the end of those tried ({rates}); try further ones")
     how = f"best of {_listing(trials.comparable)} on validation documents, seeds {_listing(trials.seeds)}"
     return settings.with_changes(train=settings.train.with_changes(lr=best, tuned=how))
 
