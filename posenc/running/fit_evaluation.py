@@ -9,10 +9,13 @@ an extension has to be measured on the same targets as the model as trained.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from posenc.core.atomic_files import digest_of, read_sealed, write_sealed
 from posenc.core.errors import UserError, plural
@@ -138,19 +141,74 @@ def note_on_lengths(wanted: Sequence[int], fitted: Sequence[int], texts: LongTex
 
 
 @dataclass(frozen=True)
+class WindowMemory:
+    """Hold the bytes that a process takes whose passes are over windows of one length."""
+
+    window: int  # tokens
+    bytes: float
+
+
+@dataclass(frozen=True)
 class MemoryFit:
-    """Hold the lengths that fit into memory, and the tokens of a pass with which they do."""
+    """Hold the lengths and the tokens of a pass that fit into memory, and what does not fit."""
 
     lengths: list[int]  # windows in tokens
     batch_tokens: int
-    notes: list[str]  # what was left out or lowered, and why
+    free: float  # bytes, when this was chosen
+    left_out: list[WindowMemory]  # of the smallest passes
+    train_length: WindowMemory | None  # T if it does not fit, and is measured all the same
+    larger_passes: float | None  # bytes that passes of the default size need, if they were made smaller
+
+    @property
+    def is_limited(self) -> bool:
+        """Tell whether anything does not fit."""
+        return bool(self.left_out) or self.train_length is not None or self.larger_passes is not None
 
     def applied(self, settings: EvalSettings) -> EvalSettings:
         """Return the settings with what was chosen."""
         return settings.with_changes(lengths=self.lengths, batch_tokens=self.batch_tokens)
 
 
-def fit_to_memory(job: Job, asked: EvalOverrides, model_key: Sequence[object]) -> MemoryFit:
+@dataclass(frozen=True)
+class MemoryChoice:
+    """Hold what was chosen by memory, now or by an earlier plan."""
+
+    fit: MemoryFit
+    earlier_file: Path | None  # where the cache keeps it since an earlier plan; None: it was chosen now
+
+    def notes(self, context_length: int, batch_tokens: int) -> list[str]:
+        """Say what was left out or lowered, and why. `batch_tokens` is the default size of a pass."""
+        fit = self.fit
+        if not fit.is_limited:
+            return []
+        # What was free on another day must not look like what is free now.
+        is_earlier = self.earlier_file is not None
+        verb = "were free when this was chosen" if is_earlier else "are free"
+        free = f"{_gigabytes(fit.free)} {verb}"
+        notes = []
+        if fit.left_out:
+            needs = [
+                f"{length_text(round(memory.window / context_length, 4))} needs {_gigabytes(memory.bytes)}"
+                for memory in fit.left_out
+            ]
+            notes.append(f"memory     without lengths that do not fit: {', '.join(needs)}, and {free}")
+        if fit.train_length is not None:
+            needed = _gigabytes(fit.train_length.bytes)
+            notes.append(f"memory     T = {context_length:,} does not fit: it needs {needed}, and {free}")
+        if fit.larger_passes is not None:
+            needed = _gigabytes(fit.larger_passes)
+            lowered = f"eval.batch_tokens={fit.batch_tokens}: {batch_tokens} need {needed}, and {free}"
+            notes.append(f"memory     {lowered}")
+        if self.earlier_file is not None:
+            file = shlex.quote(str(self.earlier_file))
+            notes.append(f"memory     kept for all extensions of this model; to choose again: rm {file}")
+        return notes
+
+
+STORED_MEMORY_FIT = TypeAdapter(MemoryFit)
+
+
+def fit_to_memory(job: Job, asked: EvalOverrides, model_key: Sequence[object]) -> MemoryChoice:
     """Return the lengths whose passes fit into the free memory, of those that the user left open.
 
     Passes are made smaller first, down to one window. T stays, whether it fits or not. The choice is kept in
@@ -160,12 +218,23 @@ def fit_to_memory(job: Job, asked: EvalOverrides, model_key: Sequence[object]) -
     has_open_lengths = asked.lengths is None
     key = [*_key_of_fit(job, model_key), "memory", has_open_batch, has_open_lengths]
     path = _path_of_fit(key)
-    stored = read_sealed(path)
+    stored = _stored_memory_fit(path)
     if stored is not None:
-        return MemoryFit(**stored)
+        return MemoryChoice(stored, earlier_file=path)
     fit = _fit_memory(job, has_open_batch=has_open_batch, has_open_lengths=has_open_lengths)
     _keep(path, fit)
-    return fit
+    return MemoryChoice(fit, earlier_file=None)
+
+
+def _stored_memory_fit(path: Path) -> MemoryFit | None:
+    """Return the choice of an earlier plan; None if there is none, or one of another form."""
+    stored = read_sealed(path)
+    if stored is None:
+        return None
+    try:
+        return STORED_MEMORY_FIT.validate_python(stored)
+    except ValidationError:  # earlier versions kept finished sentences in place of figures
+        return None
 
 
 def _fit_memory(job: Job, *, has_open_batch: bool, has_open_lengths: bool) -> MemoryFit:
@@ -177,19 +246,9 @@ def _fit_memory(job: Job, *, has_open_batch: bool, has_open_lengths: bool) -> Me
     least_batch = 1 if has_open_batch else batch_tokens
     least_memory = memory_by_window(job, least_batch)  # of the smallest passes
     too_large = [window for window in windows if least_memory.get(window, 0.0) > room.for_model]
+    needed = {window: WindowMemory(window, room.needed(least_memory[window])) for window in too_large}
     # A model whose weights alone are too large has no length that fits, and its plan says so by T.
     left_out = [window for window in too_large if has_open_lengths and window > length]
-    notes = []
-    free = f"{_gigabytes(room.free)} are free"
-    if left_out:
-        needs = [
-            f"{length_text(round(window / length, 4))} needs {_gigabytes(room.needed(least_memory[window]))}"
-            for window in left_out
-        ]
-        notes.append(f"memory     without lengths that do not fit: {', '.join(needs)}, and {free}")
-    if has_open_lengths and length in too_large:
-        needed = _gigabytes(room.needed(least_memory[length]))
-        notes.append(f"memory     T = {length:,} does not fit: it needs {needed}, and {free}")
     fitting = [window for window in windows if window not in left_out]
     # Below the largest pass of a single window nothing is gained.
     target = max(room.for_model, *(least_memory.get(window, 0.0) for window in fitting))
@@ -199,10 +258,14 @@ def _fit_memory(job: Job, *, has_open_batch: bool, has_open_lengths: bool) -> Me
     while has_open_batch and most_memory > target and lowered > 1:
         lowered //= 2
         most_memory = _most_memory(job, fitting, lowered)
-    if lowered < batch_tokens:
-        needed = _gigabytes(room.needed(whole_memory))
-        notes.append(f"memory     eval.batch_tokens={lowered}: {batch_tokens} need {needed}, and {free}")
-    return MemoryFit(fitting, lowered, notes)
+    return MemoryFit(
+        lengths=fitting,
+        batch_tokens=lowered,
+        free=room.free,
+        left_out=[needed[window] for window in left_out],
+        train_length=needed.get(length) if has_open_lengths else None,
+        larger_passes=room.needed(whole_memory) if lowered < batch_tokens else None,
+    )
 
 
 def _most_memory(job: Job, windows: Sequence[int], batch_tokens: int) -> float:

@@ -157,13 +157,15 @@ def _fitted_to_text(
 
 def _fitted_to_memory(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:
     """Return the job with lengths and passes that fit into memory, as far as the user gave none."""
-    fit = fit_to_memory(job, settings.eval, model_key)
-    if not fit.notes:
+    choice = fit_to_memory(job, settings.eval, model_key)
+    if not choice.fit.is_limited:
         return job
-    values = fit.applied(job.evaluation.settings)
+    unfitted = job.evaluation.settings
+    notes = choice.notes(job.settings.context_length, unfitted.batch_tokens)
+    values = choice.fit.applied(unfitted)
     evaluation = resolve_evaluation(values, job.settings.context_length, settings.extend)
     fitted = job.settings.with_changes(eval=evaluation.settings)
-    return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=(*job.notes, *fit.notes))
+    return dataclasses.replace(job, evaluation=evaluation, settings=fitted, notes=(*job.notes, *notes))
 
 
 def _fitted_to_time(job: Job, settings: EvalCommandSettings, model_key: Sequence[object]) -> Job:

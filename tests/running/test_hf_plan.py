@@ -2,8 +2,10 @@
 
 import dataclasses
 import re
+import shlex
 import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import hf_models
@@ -13,7 +15,9 @@ import transformers
 
 from posenc.config.compose import ComposedJob, compose_jobs
 from posenc.config.overrides import parse
+from posenc.core.atomic_files import read_sealed, write_sealed
 from posenc.core.errors import UserError
+from posenc.core.paths import cache_dir
 from posenc.data.tokenizers import EncodedText, Tokenizer
 from posenc.evaluation.models.transformers import TransformersModel
 from posenc.evaluation.protocols.fixed_target import FixedTarget
@@ -749,6 +753,41 @@ def test_lengths_that_were_left_out_once_stay_so(plan, free, monkeypatch):
     first = plan(*LARGE).evaluation.lengths
     monkeypatch.setattr(room, "free_memory", lambda: 1e12)
     assert plan(*LARGE, "extend=window").evaluation.lengths == first
+
+
+@pytest.fixture
+def chosen_with_little_memory(plan, free, monkeypatch):
+    """The job that was planned where nothing fits. Since then all memory is free."""
+    free(1)
+    job = plan(*LARGE)
+    monkeypatch.setattr(room, "free_memory", lambda: 1e12)
+    return job
+
+
+def test_a_choice_of_earlier_does_not_say_that_its_memory_is_what_is_free_now(
+    plan, chosen_with_little_memory
+):
+    first = memory_notes(chosen_with_little_memory)
+    again = memory_notes(plan(*LARGE))
+    earlier = [note.replace("are free", "were free when this was chosen") for note in first]
+    assert again[:-1] == earlier
+    assert "to choose again: rm " in again[-1]
+
+
+def test_a_choice_of_earlier_is_made_again_as_its_note_says(plan, chosen_with_little_memory):
+    _, command = memory_notes(plan(*LARGE))[-1].split("to choose again: ")
+    _, file = shlex.split(command)
+    Path(file).unlink()
+    job = plan(*LARGE)
+    assert job.evaluation.lengths.longest > chosen_with_little_memory.evaluation.lengths.longest
+    assert not memory_notes(job)
+
+
+def test_a_choice_that_was_stored_as_sentences_is_made_again(plan, chosen_with_little_memory):
+    for file in (cache_dir() / "fits").iterdir():
+        if "batch_tokens" in read_sealed(file):
+            write_sealed(file, {"lengths": [128, 256], "batch_tokens": 1, "notes": ["memory     little"]})
+    assert not memory_notes(plan(*LARGE))
 
 
 def test_layers_that_are_spread_over_devices_are_not_compared_with_the_memory_of_one(plan, free, monkeypatch):
