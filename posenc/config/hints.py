@@ -76,7 +76,7 @@ def _similar_choice(word: str, groups: Sequence[str]) -> str | None:
 
 def hint_at_several(key: str, value: object, allowed: str) -> str:
     """Return how to write several values, for `0-2` or `[0,1]`, or one value, where a list is needed."""
-    if isinstance(value, list) and value and not allowed.startswith("a list"):
+    if isinstance(value, list) and value and "a list" not in allowed:
         return f"for a sweep: -m {key}={','.join(map(str, value))}"
     if not isinstance(value, str):
         return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -280,13 +280,19 @@ def refuse_others(line: CommandLine, groups: Collection[str], what: str, hint: s
         if close is not None and not is_group(group_of(key)):
             meant = suggestion(close + override.removeprefix(group_of(key)))
             raise UserError(key, None, "there is no such setting", allowed=allowed, hint=meant)
-        for group in groups:
-            # `data info sympy`, or a slip of it
-            choice = nearest(override, choice_files(group))
-            if choice is not None:
-                hint = suggestion(f"{group}={choice}")
-                break
+        choice = None if "=" in override else _nearest_choice(override, groups)
+        if choice is not None:
+            hint = suggestion(choice)
         raise UserError(key, None, f"has no effect on {what}", allowed=allowed, hint=hint)
+
+
+def _nearest_choice(name: str, groups: Iterable[str]) -> str | None:
+    """Return the choice that a bare name means: `data=sympy` for `sympy`, or for a slip of it."""
+    for group in groups:
+        choice = nearest(name, choice_files(group))
+        if choice is not None:
+            return f"{group}={choice}"
+    return None
 
 
 def quote_paths(override: str) -> str:

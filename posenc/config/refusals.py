@@ -73,16 +73,23 @@ def _wrong_override(command: str, overrides: list[str], error: Exception) -> Use
             if OmegaConf.is_list(OmegaConf.select(config, key)):
                 hint = f"a list is written so: '{key}=[{value}]'"
             return UserError(key, value, "several values", hint=hint)
-    deleted = [text for text in overrides if text.startswith("~")]
-    if deleted:
-        hint = f"give it a value: {key_of(deleted[0])}=..."
-        return UserError(deleted[0], None, "cannot be left out", hint=hint)
     # Hydra wraps OmegaConf's error, which has the key.
     cause = error.__cause__ or error
     key = getattr(cause, "full_key", None) or "override"
     if key in last_values and isinstance(cause, ConfigTypeError):
         return UserError(key, last_values[key], "wrong type", allowed=_kind_at(config, key))
-    return UserError(key, None, first_line(cause))
+    problem = first_line(cause)
+    return _wrong_deletion(overrides, problem) or UserError(key, None, problem)
+
+
+def _wrong_deletion(overrides: list[str], problem: str) -> UserError | None:
+    """Return the error for an override such as `~run`, if it is the one that Hydra names."""
+    for override in overrides:
+        # Could not delete from config. 'run' does not exist.
+        if override.startswith("~") and f"'{key_of(override)}'" in problem:
+            hint = f"give it a value: {key_of(override)}=..."
+            return UserError(override, None, "cannot be left out", hint=hint)
+    return None
 
 
 def _kind_at(config: DictConfig, key: str) -> str:

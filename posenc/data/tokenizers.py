@@ -111,9 +111,8 @@ class Tokenizer:
             # BOS and others are no text, and a window may begin anywhere in a document.
             try:
                 encodings = self._library.encode_batch(decoded, add_special_tokens=False)
-            except (
-                Exception
-            ) as error:  # bare ones, as for a word without a token if there is none for unknown ones
+            # The library raises a bare Exception, as for a word that has no token and no substitute for one.
+            except Exception as error:
                 problem = f"cannot encode the text ({str(error)[:100]})"
                 raise UserError("tokenizer.path", None, problem) from error
             for text, encoding in zip(batch, encodings, strict=True):

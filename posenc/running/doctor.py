@@ -119,7 +119,7 @@ def _repeatable(device_type: str) -> Finding:
 
 def _threads(threads: int) -> Finding:
     """Report the threads, and whether other processes make them slow."""
-    from posenc.core.machine import load_meter, usable_cores
+    from posenc.core.machine import THREADS, load_meter, usable_cores
 
     cores = usable_cores()
     text = f"{threads} on {cores} cores"
@@ -130,7 +130,7 @@ def _threads(threads: int) -> Finding:
         slower = load.note(threads)
     is_slow = slower is not None or threads > cores
     level: Level = "note" if is_slow else "ok"
-    advice = slower or f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
+    advice = slower or f"more threads than cores are slow: {THREADS}={cores}"
     return Finding("threads", level, text, advice)
 
 

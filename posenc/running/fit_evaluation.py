@@ -156,13 +156,14 @@ class MemoryFit:
     batch_tokens: int
     free: float  # bytes, when this was chosen
     left_out: list[WindowMemory]  # of the smallest passes
-    train_length: WindowMemory | None  # T if it does not fit, and is measured all the same
-    larger_passes: float | None  # bytes that passes of the default size need, if they were made smaller
+    needed_at_train_length: float | None  # bytes, if T does not fit; it is measured all the same
+    needed_by_default_passes: float | None  # bytes, if passes were made smaller than by default
 
     @property
     def is_limited(self) -> bool:
         """Tell whether anything does not fit."""
-        return bool(self.left_out) or self.train_length is not None or self.larger_passes is not None
+        needed = (self.needed_at_train_length, self.needed_by_default_passes)
+        return bool(self.left_out) or any(amount is not None for amount in needed)
 
     def applied(self, settings: EvalSettings) -> EvalSettings:
         """Return the settings with what was chosen."""
@@ -182,8 +183,7 @@ class MemoryChoice:
         if not fit.is_limited:
             return []
         # What was free on another day must not look like what is free now.
-        is_earlier = self.earlier_file is not None
-        verb = "were free when this was chosen" if is_earlier else "are free"
+        verb = "are free" if self.earlier_file is None else "were free when this was chosen"
         free = f"{_gigabytes(fit.free)} {verb}"
         notes = []
         if fit.left_out:
@@ -192,11 +192,11 @@ class MemoryChoice:
                 for memory in fit.left_out
             ]
             notes.append(f"memory     without lengths that do not fit: {', '.join(needs)}, and {free}")
-        if fit.train_length is not None:
-            needed = _gigabytes(fit.train_length.bytes)
+        if fit.needed_at_train_length is not None:
+            needed = _gigabytes(fit.needed_at_train_length)
             notes.append(f"memory     T = {context_length:,} does not fit: it needs {needed}, and {free}")
-        if fit.larger_passes is not None:
-            needed = _gigabytes(fit.larger_passes)
+        if fit.needed_by_default_passes is not None:
+            needed = _gigabytes(fit.needed_by_default_passes)
             lowered = f"eval.batch_tokens={fit.batch_tokens}: {batch_tokens} need {needed}, and {free}"
             notes.append(f"memory     {lowered}")
         if self.earlier_file is not None:
@@ -246,7 +246,7 @@ def _fit_memory(job: Job, *, has_open_batch: bool, has_open_lengths: bool) -> Me
     least_batch = 1 if has_open_batch else batch_tokens
     least_memory = memory_by_window(job, least_batch)  # of the smallest passes
     too_large = [window for window in windows if least_memory.get(window, 0.0) > room.for_model]
-    needed = {window: WindowMemory(window, room.needed(least_memory[window])) for window in too_large}
+    needed = {window: room.needed(least_memory[window]) for window in too_large}
     # A model whose weights alone are too large has no length that fits, and its plan says so by T.
     left_out = [window for window in too_large if has_open_lengths and window > length]
     fitting = [window for window in windows if window not in left_out]
@@ -262,9 +262,9 @@ def _fit_memory(job: Job, *, has_open_batch: bool, has_open_lengths: bool) -> Me
         lengths=fitting,
         batch_tokens=lowered,
         free=room.free,
-        left_out=[needed[window] for window in left_out],
-        train_length=needed.get(length) if has_open_lengths else None,
-        larger_passes=room.needed(whole_memory) if lowered < batch_tokens else None,
+        left_out=[WindowMemory(window, needed[window]) for window in left_out],
+        needed_at_train_length=needed.get(length) if has_open_lengths else None,
+        needed_by_default_passes=room.needed(whole_memory) if lowered < batch_tokens else None,
     )
 
 

@@ -340,7 +340,7 @@ def _message_of(error: Exception) -> str:
     """Return the first line of an error, and the second one too if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # huggingface_hub's checks of a configuration write a title that ends so, and the reason below it.
-    # So do transformers' tokenizers, of which the first file that they looked for stands below it.
+    # transformers does the same for a tokenizer, and names the first file that it looked for.
     if len(lines) > 1 and lines[0].endswith(":"):
         return " ".join(lines[:2])
     if isinstance(error, KeyError):  # its text is the key alone, such as a rope_type that does not exist
