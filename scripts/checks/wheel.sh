@@ -5,10 +5,6 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"$root/.venv/bin/python" -m build --wheel --outdir "$work/dist" "$root" >"$work/build.log" 2>&1 || {
-  cat "$work/build.log" >&2
-  exit 1
-}
 file() { # the body of the code block that the page puts below this file's name
   awk -v name="\`$1\`:" '/^```/ && inside {exit} /^```/ && named {inside = 1; next} inside {print} $0 == name {named = 1}' \
     "$root/docs/add-an-encoding.md"
@@ -20,7 +16,9 @@ file log_recency.py >"$mine/log_recency.py"
 file log_recency.yaml >"$mine/conf/encoding/log_recency.yaml"
 file pyproject.toml >"$work/my_encodings/pyproject.toml"
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q -c "$root/constraints.txt" "$work"/dist/*.whl "$work/my_encodings"
+pip=$work/venv/bin/pip
+"$pip" wheel -q --no-deps --wheel-dir "$work/dist" "$root"
+"$pip" install -q --no-compile -c "$root/constraints.txt" "$work"/dist/*.whl "$work/my_encodings"
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
 "$work/venv/bin/posenc" check encoding=log_recency >/dev/null
 "$work/venv/bin/posenc" train -m experiment=smoke train.tokens=4096 eval.max_targets=1000 encoding=rope,log_recency >/dev/null

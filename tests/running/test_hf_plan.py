@@ -646,7 +646,7 @@ def test_chunks_that_would_change_numbers_are_refused_before_weights_are_read(pl
 
 
 # --- a model that writes
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 def test_the_memory_of_ruler_is_that_of_a_pass_which_keeps_its_keys(plan, tmp_path, attention):
     """With many narrow layers keys and values are most of what it holds."""
     sizes = {"num_hidden_layers": 24, "num_key_value_heads": 4, "intermediate_size": 16}

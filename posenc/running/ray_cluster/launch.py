@@ -23,14 +23,13 @@ from posenc.core.console import say
 from posenc.core.errors import RunError, UserError, first_line, plural, visible
 from posenc.core.first_signals import CODES
 from posenc.core.machine import THREADS, usable_cores
-from posenc.core.progress import PROGRESS
 from posenc.core.run_states import FAILED, INTERRUPTED
-from posenc.running.invocation import SWEEP, WAIT, Invocation
+from posenc.running.invocation import Invocation
 from posenc.running.ray_cluster.node import BEGINS, Board, JobEnd, Message, Order, remove_own, run_order
 from posenc.running.ray_cluster.returned_folder import write_returned
 from posenc.running.signals import StopFlag
+from posenc.running.sweep.job_environment import job_environment
 from posenc.running.sweep.lines import begin_line
-from posenc.running.sweep.pool import PROGRESS_SECONDS
 from posenc.running.sweep.resources import slots_of_a_gpu, threads_of
 from posenc.running.sweep.task import (
     NOT_STARTED,
@@ -96,13 +95,8 @@ def launch(
     ):
         shares = {task.name: _share(task, settings, sweep) for task in tasks}
         at_once = min(_room(ray, list(shares.values())), sweep.jobs or len(tasks))
-        variables = {
-            SWEEP: invocation.sweep or "",
-            PROGRESS: str(PROGRESS_SECONDS * at_once),
-            # The process of a lost worker may still be saving. Whoever continues the run waits for its lock
-            WAIT: "1",
-            "PYTHONIOENCODING": "utf-8",
-        }
+        # The process of a lost worker may still be saving. Whoever continues the run waits for its lock.
+        variables = job_environment(invocation.sweep or "", at_once=at_once, waits=True)
         remote_tasks = []
         for task in tasks:
             share = shares[task.name]

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from posenc.core.console import say
 from posenc.core.machine import THREADS, threads_of_user
-from posenc.core.progress import PROGRESS, Title, progress_of
+from posenc.core.progress import Title, progress_of
 from posenc.core.quantities import duration
-from posenc.running.invocation import SWEEP, WAIT
 from posenc.running.jobs import HELD
 from posenc.running.locks import holder_of, is_held
 from posenc.running.signals import InterruptedRunError, StopFlag
+from posenc.running.sweep.job_environment import job_environment
 from posenc.running.sweep.job_output import JobOutput
 from posenc.running.sweep.lines import begin_line
 from posenc.running.sweep.process import JobProcess
@@ -30,8 +30,6 @@ from posenc.running.sweep.time_left import SweepEstimate
 
 # Nobody tells when a lock of another process becomes free.
 LOOK_SECONDS = 1.0  # between two looks at runs that other processes hold, and at the time that is left
-# Each task is told this many seconds times the tasks at once, so the sweep prints one line a minute.
-PROGRESS_SECONDS = 60  # between two lines of progress, counted over all running tasks
 SWEEP_TITLE = Title(
     "sweep", "{done} of {total} done", separator=", ", time_text=duration, has_last_line=False
 )
@@ -140,22 +138,15 @@ class WorkerPool:
             slot = self.slots.get()
             share[GPUS] = slot.gpu
         say(begin_line(task, share))
+        # A task whose run is held ends at once, and comes back later.
+        environment = job_environment(self.sweep, at_once=self.at_once, waits=False)
         # The arguments reach the process as a list, so no shell reads the names that users have chosen.
         job_process = JobProcess(
             task.command,
-            {**share, **self._environment()},
+            {**share, **environment},
             on_line=self._output.of_job(task.name),
         )
         return Worker(task, job_process, slot, time.monotonic())
-
-    def _environment(self) -> dict[str, str]:
-        """Return the environment variables that tell a process that it runs a task of this sweep."""
-        return {
-            SWEEP: self.sweep,
-            PROGRESS: str(PROGRESS_SECONDS * self.at_once),
-            WAIT: "0",  # a task whose run is held ends at once, and comes back later
-            "PYTHONIOENCODING": "utf-8",
-        }
 
     def _wait_for_an_end(self, stop: StopFlag) -> Collection[Future[int]]:
         """Wait until processes end, a signal comes, or it is time to look at held runs; return what ended."""
