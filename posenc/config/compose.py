@@ -140,7 +140,7 @@ def _jobs_of_line(command: str, line: CommandLine) -> Jobs:
         config = base
         if may_be_sweep:  # so far only the deciding overrides were composed
             config = compose_config(command, [*search_overrides, *line.overrides])
-        job = ComposedJob(line.overrides, typed_settings(command, config))
+        job = ComposedJob(line.overrides, typed_settings(command, config, line.overrides))
         return Jobs([job], is_sweep=False, config=config)
 
 
@@ -233,8 +233,8 @@ def _ray_settings(base: DictConfig) -> RayLauncherSettings:
 
 def _job_of_sweep(command: str, search_overrides: list[str], overrides: list[str]) -> ComposedJob:
     """Compose one job of a sweep. Raises UserError."""
-    settings = typed_settings(command, compose_config(command, [*search_overrides, *overrides]))
-    return ComposedJob(overrides, settings)
+    config = compose_config(command, [*search_overrides, *overrides])
+    return ComposedJob(overrides, typed_settings(command, config, overrides))
 
 
 def _refuse_for_slurm(job: ComposedJob) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,20 +10,24 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from posenc.config.hints import hint_at_several
+from posenc.config.keys import key_of
 from posenc.config.refusals import dotted_keys, unknown_setting
 from posenc.core.errors import UserError, first_line
 from posenc.settings.base import is_filled_in
 from posenc.settings.errors import dotted, missing_value, user_error
 from posenc.settings.tree import EvalCommandSettings, RunSettings
 
+SHARES = "data.split"
 SETTINGS: dict[str, type[RunSettings] | type[EvalCommandSettings]] = {
     "train": RunSettings,
     "eval": EvalCommandSettings,
 }
 
 
-def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalCommandSettings:
-    """Return the settings of a command, without Hydra's own part.
+def typed_settings(
+    command: str, config: DictConfig, overrides: Sequence[str]
+) -> RunSettings | EvalCommandSettings:
+    """Return the settings of a command, without Hydra's own part. `overrides` are those of the job.
 
     Raises UserError for keys that do not exist (`+foo=1`) or are missing (`~seed`), and for wrong values.
     """
@@ -33,6 +37,9 @@ def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalComman
     forbidden = _first_filled_in_key(model, plain)
     if forbidden is not None:
         raise unknown_setting(command, forbidden, None, _keys_without(forbidden, plain))
+    if command == "eval":
+        # By the line, since typed shares may be equal to those of the YAML.
+        plain["keeps_shares"] = any(_sets_shares(override) for override in overrides)
     try:
         return model.model_validate(plain)
     except ValidationError as error:
@@ -44,6 +51,12 @@ def typed_settings(command: str, config: DictConfig) -> RunSettings | EvalComman
         refused = user_error(error, model)
         refused.hint = refused.hint or hint_at_several(refused.key, refused.value, refused.allowed)
         raise refused from None
+
+
+def _sets_shares(override: str) -> bool:
+    """Tell whether an override sets what share of a text goes to which split."""
+    key = key_of(override)
+    return key == SHARES or key.startswith(f"{SHARES}.")
 
 
 def _plain_data(config: DictConfig) -> dict[str, Any]:

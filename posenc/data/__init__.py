@@ -14,7 +14,9 @@ from posenc.data.plants import check_plant as check_plant
 from posenc.data.plants import plant_of as plant_of
 from posenc.data.plants import vocabulary as vocabulary
 from posenc.data.sources import absolute_data as absolute_data
+from posenc.data.sources import asks_for_whole as asks_for_whole
 from posenc.data.sources import is_measured_whole as is_measured_whole
+from posenc.data.sources import is_of_the_user as is_of_the_user
 from posenc.data.sources import is_task as is_task
 from posenc.data.sources import measured_whole as measured_whole
 from posenc.data.sources import named_data as named_data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,18 @@ from posenc.data.hub import PROBE_SECONDS, not_loaded, reachable
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 # From words in an error of `datasets` to the setting that is wrong.
-WRONG_SETTING = {"BuilderConfig": "config", "Bad split": "splits", "doesn't exist on the Hub": "repository"}
+WRONG_SETTING = {"BuilderConfig": "config", "doesn't exist on the Hub": "repository"}
+# Its error for a split that is not there: `Bad split: test. Available splits: ['train', 'validation']`.
+BAD_SPLIT = re.compile(r"Bad split: .*Available splits: \[(.*)\]")
+
+
+class MissingSplitError(UserError):
+    """Report a split that a data set does not have."""
+
+    def __init__(self, split: str, splits: Sequence[str]) -> None:
+        """Keep the splits that it has."""
+        super().__init__("data.splits", split, "the data set has no such split", allowed=splits)
+        self.splits = splits
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,10 @@ class Column:
 
     def _explained(self, error: Exception) -> UserError | RunError:
         """Return the error for the user, which names the setting that is wrong, if the library says so."""
-        values = {"config": self.config, "splits": self.split, "repository": self.repository}
+        bad_split = BAD_SPLIT.search(str(error))
+        if bad_split is not None:
+            return MissingSplitError(self.split, re.findall(r"'([^']*)'", bad_split[1]))
+        values = {"config": self.config, "repository": self.repository}
         for sign, key in WRONG_SETTING.items():
             if sign in str(error):
                 return UserError(f"data.{key}", values[key], first_line(error))

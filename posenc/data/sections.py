@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import bisect
 import itertools
 import re
 from collections.abc import Iterable, Sequence
@@ -29,14 +31,40 @@ def articles(lines: Iterable[str]) -> list[str]:
     """Join WikiText's rows to articles. Rows before the first title make an article of their own."""
     # a blank row may lack its line end
     rows = [line.removesuffix("\n") + "\n" for line in lines]
-    return _joined(rows, _titles(rows))
+    return _with_text(_joined(rows, _titles(rows)))
 
 
 def sections(text: str, *, markdown: bool = False) -> tuple[list[str], str]:
     """Cut the text of one file. Return the sections, and a note on how it was cut.
 
-    It is cut at the highest level of headings that gives enough sections, or else into chunks.
+    It is cut at the highest level of headings that gives enough sections, or else into chunks. Line ends of
+    Windows stay as they are, and the text is cut where it would be with others.
     """
+    pieces, how_cut = _cut(text.replace("\r\n", "\n"), markdown=markdown)
+    if "\r\n" in text:
+        pieces = _with_line_ends_of(text, pieces)
+    return _with_text(pieces), how_cut
+
+
+def _with_line_ends_of(text: str, pieces: Sequence[str]) -> list[str]:
+    """Return the pieces with the line ends that they have in the text. Together they are the whole text."""
+    # The places in the pieces at which a carriage return was taken out. Each is counted, since a text may mix
+    # its line ends. An array takes a quarter of the memory of a list.
+    matches = enumerate(re.finditer("\r\n", text))
+    taken_out = array.array("q", (match.start() - number for number, match in matches))
+    restored: list[str] = []
+    start = 0
+    end_of_piece = 0
+    for piece in pieces:
+        end_of_piece += len(piece)
+        end = end_of_piece + bisect.bisect_left(taken_out, end_of_piece)
+        restored.append(text[start:end])
+        start = end
+    return restored
+
+
+def _cut(text: str, *, markdown: bool) -> tuple[list[str], str]:
+    """Cut a text with line ends of `\\n`. Return pieces that add up to it, and a note on how it was cut."""
     rows = ROW.findall(text)
     # Before Markdown, since a title between single signs is no heading there.
     titles = _titles(rows)
@@ -103,8 +131,7 @@ def _section_starts(rows: Sequence[str], levels: dict[int, int], level: int) -> 
 def _joined(rows: Sequence[str], starts: Sequence[int]) -> list[str]:
     """Join the rows of each section. Rows before the first start make a section of their own."""
     edges = [0, *(start for start in starts if start > 0), len(rows)]
-    pieces = ["".join(rows[start:end]) for start, end in itertools.pairwise(edges)]
-    return [piece for piece in pieces if piece.strip()]
+    return ["".join(rows[start:end]) for start, end in itertools.pairwise(edges)]
 
 
 def _chunks(text: str) -> list[str]:
@@ -118,6 +145,11 @@ def _chunks(text: str) -> list[str]:
         pieces.append(text[start:end])
         start = end
     pieces.append(text[start:])
+    return pieces
+
+
+def _with_text(pieces: Iterable[str]) -> list[str]:
+    """Return the pieces that are not blank."""
     return [piece for piece in pieces if piece.strip()]
 
 

@@ -139,6 +139,11 @@ def write_entry(
         _write_tokens(folder, tokenizer, dtype, documents)
         # An empty file cannot be mapped into memory.
         if not (folder / TOKENS).stat().st_size:
+            # Documents have text, so it is the tokenizer that makes nothing of it.
+            if documents:
+                problem = f"has no token for any character of {name}"
+                hint = "tokenizer=bpe is trained on the text, tokenizer=bytes reads every text"
+                raise UserError("tokenizer.path", None, problem, hint=hint)
             raise UserError("data", name, "holds no text")
         manifest = {
             "layout": LAYOUT,

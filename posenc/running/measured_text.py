@@ -10,8 +10,10 @@ from posenc.data import (
     CorpusFacts,
     TokenStore,
     absolute_data,
+    asks_for_whole,
     inspect,
     is_measured_whole,
+    is_of_the_user,
     is_task,
     measured_whole,
     named_data,
@@ -54,13 +56,17 @@ def text_to_measure(
     all.
     """
     with_own_split = named_data(absolute_data(data))
-    measured = measured_whole(with_own_split, by_default=not keeps_split)
+    asks_for_all = asks_for_whole(with_own_split)
+    measured = with_own_split
+    # Corpora that come with posenc keep their test documents, since other models are measured on these.
+    if asks_for_all or (is_of_the_user(with_own_split) and not keeps_split):
+        measured = measured_whole(with_own_split)
     facts = _read_facts(measured, tokenizer, evaluation)
     if trained_on is None or facts.fingerprint == trained_on.fingerprint:
         return MeasuredText(measured, facts)
     if is_measured_whole(measured) and _was_trained_on(measured, facts, evaluation, trained_on):
         # The user has asked for all of it, so a part is not measured in its place.
-        if with_own_split.parameters["split"]["test"] == 1:
+        if asks_for_all:
             problem = "measures documents that this run was trained on"
             raise UserError("data.split.test", 1.0, problem, hint="without it the held-out ones are measured")
         measured = with_own_split

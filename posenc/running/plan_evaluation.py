@@ -48,12 +48,14 @@ def plan_evaluation(settings: EvalCommandSettings, *, keeps_records: bool = True
     # The tokenizer of the checkpoint and not of config.yaml, whose file may have changed since.
     tokenizer = stored.tokenizer_settings
     fingerprint = stored.checkpoint.provenance.fingerprint
+    # Shares and a split that the user set are meant. Knobs are chosen on validation documents, which a text
+    # that is measured whole does not have.
+    is_split_meant = settings.keeps_shares or settings.eval.split is not None or evaluation.tries > 0
     text = text_to_measure(
         settings.data or trained.data,
         tokenizer,
         evaluation,
-        # Knobs are chosen on validation documents, which a text that is measured whole does not have.
-        keeps_split=settings.data is None or settings.eval.split is not None or evaluation.tries > 0,
+        keeps_split=settings.data is None or is_split_meant,
         trained_on=TrainedOn(data=trained.data, fingerprint=fingerprint),
     )
     data = text.data

@@ -184,7 +184,7 @@ def run_here(command: str, invocation: Invocation, config: DictConfig) -> int:
     """Run one job in Slurm's process. Jobs of one run directory wait for each other, unless POSENC_WAIT=0."""
     # Hydra composed this job, since submitit starts Hydra's launcher and not a command of posenc.
     overrides = list(HydraConfig.get().overrides.task)
-    settings = typed_settings(command, config)
+    settings = typed_settings(command, config, overrides)
     # Nobody is there to type the command again, so by default a job waits for its run.
     job_invocation = replace(invocation, waits=os.environ.get(WAIT, "1") == "1")
     try:

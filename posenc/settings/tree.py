@@ -327,6 +327,7 @@ class EvalCommandSettings(Settings):
     subject: Choice | None = None  # Hydra leaves out a group without a choice
     extend: ExtendRequest
     data: DataSettings | None = None
+    keeps_shares: Flag = filled_in(False)  # the user set data.split
     tracking: TrackingSettings
     eval: EvalOverrides
     sweep: SweepSettings

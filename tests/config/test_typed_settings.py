@@ -21,6 +21,25 @@ def test_eval_composes_its_own():
 
 
 @pytest.mark.parametrize(
+    ("override", "keeps_shares"),
+    [
+        ("data.split.test=0.2", True),
+        ("data.split={validation: 0.1, test: 0.3}", True),
+        ("data.name=mine", False),
+        ("data.separator=x", False),
+    ],
+)
+def test_shares_that_a_user_set_are_known_by_the_line(override, keeps_shares):
+    evaluation = settings("run=somewhere", "data=files", "data.paths=texts", override, command="eval")
+    assert evaluation.keeps_shares == keeps_shares
+
+
+def test_nobody_but_posenc_says_that_shares_were_set():
+    with pytest.raises(UserError, match="keeps_shares"):
+        settings("run=somewhere", "+keeps_shares=true", command="eval")
+
+
+@pytest.mark.parametrize(
     ("override", "value"),
     [("train.tokens=4e6", 4_000_000), ("train.tokens=5000", 5000), ("train.tokens=6e3", 6000)],
 )

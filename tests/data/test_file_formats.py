@@ -53,6 +53,31 @@ def test_a_column_that_is_not_there_is_refused_with_the_columns(tables, name):
         texts_of(tables / name)
 
 
+@pytest.fixture
+def tables_with_gaps(tmp_path):
+    """Two texts, and between them a row without one, in a file of each format."""
+    bodies = ["first", None, "third"]
+    pq.write_table(pa.table({"body": bodies}), tmp_path / "g.parquet")
+    lines = [json.dumps({"body": body}) for body in bodies]
+    write(tmp_path, {"g.jsonl": "\n".join(lines), "g.csv": "id,body\n1,first\n2,\n3,third\n"})
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["g.csv", "g.jsonl", "g.parquet"])
+def test_a_row_without_text_is_left_out_and_counted(tables_with_gaps, name):
+    notes = Notes()
+    documents = read_documents(files(tables_with_gaps / name, text_field="body"), notes)
+    assert [document.id for document in documents] == [f"{name}:00000001", f"{name}:00000003"]
+    assert notes.lines()[0] == "not read: 1 empty"
+
+
+@pytest.mark.parametrize("row", ['{"title": "no body"}', '{"body": 3}', '{"body": ["a"]}'])
+def test_a_line_of_json_without_the_field_or_with_another_kind_of_value_is_refused(tmp_path, row):
+    write(tmp_path, {"g.jsonl": f'{{"body": "first"}}\n{row}'})
+    with pytest.raises(UserError, match=r"data\.text_field=body: .*g\.jsonl:2"):
+        texts_of(tmp_path / "g.jsonl", text_field="body")
+
+
 def test_a_column_without_text_is_refused(tables):
     with pytest.raises(UserError, match=r"data\.text_field=id: does not hold text"):
         texts_of(tables / "t.parquet", text_field="id")
@@ -99,7 +124,8 @@ def test_a_glob_leaves_such_files_out_and_counts_them(tmp_path):
 
 def test_a_folder_leaves_packed_markup_out(tmp_path):
     write(
-        tmp_path, {"a.json.gz": gzip.compress(b"[]"), "b.csv.gz": gzip.compress(b"text\n"), "c.txt": "text"}
+        tmp_path,
+        {"a.json.gz": gzip.compress(b"[]"), "b.csv.gz": gzip.compress(b"text\na row\n"), "c.txt": "text"},
     )
     assert list(texts_of(tmp_path).values()) == [b"text"]
 

@@ -164,11 +164,49 @@ def test_a_separator_cuts_every_file(separated):
 
 def test_a_separator_is_noted(separated):
     notes = read_facts(files(separated, separator="<|end|>")).notes
-    assert notes == ["cut at data.separator: 5 documents"]
+    assert notes == ["cut at data.separator: 3 documents"]
+
+
+def test_rows_of_a_table_are_not_counted_as_cut(separated):
+    write(separated, {"d.jsonl": '{"text": "a <|end|> b"}\n{"text": "c"}'})
+    facts = read_facts(files(separated, separator="<|end|>"))
+    assert facts.notes == ["cut at data.separator: 3 documents"]
+    assert sum(map(len, facts.sizes.values())) == 7
 
 
 def test_a_separator_is_taken_as_typed_in_a_shell(separated):
     assert list(texts_of(separated / "c.txt", separator=r"\t").values()) == [b"x", b"y\n"]
+
+
+@pytest.mark.parametrize("separator", [r"\r\n\r\n", "\r\n\r\n"])
+def test_a_separator_may_have_line_ends_of_windows(tmp_path, separator):
+    write(tmp_path, {"w.txt": "a\r\nb\r\n\r\nc\r\n"})
+    assert list(texts_of(tmp_path / "w.txt", separator=separator).values()) == [b"a\r\nb", b"c\r\n"]
+
+
+def test_a_backslash_and_an_r_that_begin_a_word_stay(tmp_path):
+    write(tmp_path, {"a.tex": r"a\rule b\rule c"})
+    assert list(texts_of(tmp_path / "a.tex", separator=r"\rule").values()) == [b"a", b" b", b" c"]
+
+
+def test_a_separator_that_is_there_with_other_line_ends_says_so(tmp_path):
+    write(tmp_path, {"w.txt": "a\r\n\r\nb"})
+    with pytest.raises(UserError, match="does not occur in the text") as caught:
+        texts_of(tmp_path / "w.txt", separator=r"\n\n")
+    assert caught.value.hint == r"w.txt has lines that end in \r\n: data.separator='\r\n\r\n'"
+
+
+def test_a_separator_is_not_looked_for_in_tables(separated):
+    write(separated, {"d.jsonl": '{"text": "a <|row|> b"}'})
+    with pytest.raises(UserError, match=r"data\.separator.*does not occur"):
+        texts_of(separated, separator="<|row|>")
+
+
+def test_a_separator_is_refused_where_all_files_are_tables(tmp_path):
+    write(tmp_path, {"d.jsonl": '{"text": "a <|end|> b"}'})
+    with pytest.raises(UserError, match=r"data\.separator.*only tables") as caught:
+        texts_of(tmp_path, separator="<|end|>")
+    assert "data.separator=null" in caught.value.hint
 
 
 @pytest.mark.parametrize("separator", ["<|no|>", ""])

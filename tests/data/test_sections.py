@@ -40,6 +40,40 @@ class TestASingleFile:
         assert note.startswith(f"{name} is {count} documents, {how}")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", MARKDOWN),
+        ("wiki.raw", WIKI),
+        ("code.txt", COMMENTS),
+        ("paragraphs.txt", "".join(f"{i} " + "word " * (20 + i % 30) + "\n\n" for i in range(900))),
+        ("blank.txt", "\n" * 9000 + "end\n"),
+    ],
+)
+class TestLineEndsOfWindows:
+    def test_cut_a_text_at_the_same_places(self, name, text):
+        pieces, how_cut = sections(text, markdown=name.endswith(".md"))
+        with_windows_ends = [piece.replace("\n", "\r\n") for piece in pieces]
+        text_of_windows = text.replace("\n", "\r\n")
+        assert sections(text_of_windows, markdown=name.endswith(".md")) == (with_windows_ends, how_cut)
+
+    def test_may_be_mixed_with_others(self, name, text):
+        pieces, _ = sections(text, markdown=name.endswith(".md"))
+        mixed = text.replace("1\n", "1\r\n").replace(" \n\n", " \n\r\n")
+        pieces_of_mixed, _ = sections(mixed, markdown=name.endswith(".md"))
+        assert [piece.replace("\r\n", "\n") for piece in pieces_of_mixed] == pieces
+        assert "".join(pieces_of_mixed).strip() == mixed.strip()
+
+
+def test_sections_begin_at_higher_headings_too():
+    parts = [f"# Part {i}\n\nforeword\n\n## Chapter {i}\ntext\n" for i in range(29)]
+    # one more of the lower level, since the higher one alone has too few
+    text = "".join(parts) + "## Last\n"
+    pieces, how_cut = sections(text, markdown=True)
+    assert how_cut == "cut at its headings (##)"
+    assert [piece.split(" ")[0] for piece in pieces] == ["#", "##"] * 29 + ["##"]
+
+
 # Code that holds signs of fences, and comments that look like headings.
 INNER_FENCES = {
     "longer outer fence": "````\n```\n# comment\n```\n````\n",

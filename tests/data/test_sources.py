@@ -7,7 +7,7 @@ from tiny import write
 
 from posenc.core.errors import UserError
 from posenc.data import absolute_data, prepare, read_facts
-from posenc.data.sources import is_measured_whole, measured_whole
+from posenc.data.sources import asks_for_whole, is_measured_whole, is_of_the_user, measured_whole
 from posenc.settings.tree import DataSettings
 
 # --- SymPy
@@ -211,17 +211,47 @@ def test_a_local_folder_is_made_absolute(wikitext, tmp_path):
     assert absolute_data(wikitext).parameters["repository"] == str(tmp_path / "repository")
 
 
+@pytest.mark.parametrize("rows", ["documents", "wikitext_lines"])
+def test_blank_rows_that_are_documents_are_counted(repository, rows):
+    """A blank line of WikiText is a part of its article."""
+    texts = ["first", "  ", None, "second", ""]
+    folder = repository(rows=dict.fromkeys(("train", "validation", "test"), texts))
+    data = conf("wikitext2", repository=str(folder), config=None, rows=rows)
+    has_count = any("not read: 9 empty" in note for note in read_facts(data).notes)
+    assert has_count == (rows == "documents")
+    if rows == "documents":
+        numbers = [document.id for document in documents_of(data) if document.split == "test"]
+        assert numbers == ["test/00000000", "test/00000001"]
+
+
+def test_a_data_set_without_a_test_split_is_named_with_its_splits(repository):
+    folder = repository(rows={"train": ROWS, "validation": ROWS})
+    with pytest.raises(UserError) as caught:
+        documents_of(conf("wikitext2", repository=str(folder), config=None))
+    assert caught.value.key == "data.repository"
+    assert caught.value.value == str(folder)
+    assert caught.value.problem == "has no test split, but train, validation"
+    assert caught.value.allowed == "a data set with the splits train, validation, test"
+    assert "data=hf" in caught.value.hint
+
+
 # --- Texts that are only measured
 
 
 def test_all_of_a_text_may_be_asked_for_with_1(tmp_path):
     data = files(tmp_path).with_changes(split={"validation": 0.2, "test": 1})
-    assert is_measured_whole(measured_whole(data, by_default=False))
+    assert asks_for_whole(data)
+    assert is_measured_whole(measured_whole(data))
 
 
 def test_true_does_not_ask_for_all_of_a_text(tmp_path):
     data = files(tmp_path).with_changes(split={"validation": 0.2, "test": True})
-    assert measured_whole(data, by_default=False) == data
+    assert not asks_for_whole(data)
+
+
+@pytest.mark.parametrize(("name", "is_own"), [("files", True), ("sympy", False), ("wikitext2", False)])
+def test_a_text_is_the_users_by_its_source_and_not_by_its_name(name, is_own):
+    assert is_of_the_user(conf(name).with_changes(name="mine")) == is_own
 
 
 def test_false_and_true_are_no_shares(tmp_path):

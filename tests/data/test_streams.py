@@ -6,6 +6,7 @@ import shutil
 import pytest
 from corpora import BYTES, bpe, conf, documents_of, story
 
+from posenc.core.atomic_files import canonical, digest_of
 from posenc.core.errors import RunError, UserError
 from posenc.data import inspect, prepare, read_facts, sources
 from posenc.data.documents import SPLITS, fingerprint_of
@@ -166,6 +167,24 @@ def test_a_pinned_stream_that_has_changed_is_refused(hub_stories, cache, pinned,
     pinned(repository("other", rows={"train": ["another text"] * 9, "validation": ["and more"] * 9}))
     with pytest.raises(RunError, match="has changed"):
         prepare(hub_stories, BYTES, facts)
+
+
+@pytest.mark.parametrize("share", [1, 1.0])
+def test_all_of_a_split_is_the_same_share_however_it_is_written(hub_stories, share):
+    splits = {"train": {"train": share}, "validation": {"validation": 0.5, "test": 0.5}}
+    identity = sources.pinned_identity(hub_stories.with_changes(splits=splits))
+    assert digest_of(identity) == digest_of(sources.pinned_identity(hub_stories))
+
+
+@pytest.mark.parametrize("name", ["fineweb_edu", "pg19", "tinystories"])
+def test_the_identity_of_a_corpus_has_the_splits_of_its_yaml(name):
+    identity = sources.pinned_identity(conf(name))
+    assert canonical(identity["splits"]) == canonical(conf(name).parameters["splits"])
+
+
+def test_a_split_that_the_data_set_does_not_have_is_named(stories):
+    with pytest.raises(UserError, match=r"data\.splits=trial: .*no such split\n.*train, validation"):
+        read_facts(stories.with_changes(splits={"trial": {"train": 1}}))
 
 
 @pytest.mark.parametrize(("key", "value"), [("text_field", "story"), ("config", "big")])

@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tiny
-from corpora import BYTES, bpe, documents_of, files
+from corpora import BYTES, bpe, documents_of, files, library_tokenizer
 
 from posenc.core import atomic_files
 from posenc.core.errors import RunError, UserError
@@ -153,6 +153,16 @@ def test_an_empty_split_is_refused(tmp_path):
     (tmp_path / "book.txt").write_text("one short book " * 100)
     with pytest.raises(UserError, match="split is empty"):
         checked(files(tmp_path / "book.txt"), BYTES)
+
+
+def test_a_tokenizer_without_a_token_for_the_text_is_named_and_not_the_text(texts, tmp_path):
+    from tokenizers import Tokenizer, models
+
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(models.BPE(vocab={"ж": 0}, merges=[])).save(str(path))
+    with pytest.raises(UserError, match="has no token for any character of files") as caught:
+        prepare(texts, library_tokenizer(path))
+    assert caught.value.key == "tokenizer.path"
 
 
 def test_training_documents_that_are_too_short_are_told():

@@ -62,7 +62,14 @@ def test_a_test_share_of_one_is_all_of_it(measure, whole):
     assert "all 20 documents" in result.err
 
 
-@pytest.mark.parametrize("choice", ["eval.split=test", "data.split.test=0.3"])
+def test_another_name_of_a_text_changes_nothing(measure):
+    result = measure("data.paths=other", "data.name=mine")
+    assert result.code == 0, result.err
+    assert "all 20 documents" in result.err
+
+
+# The last one is that of the YAML.
+@pytest.mark.parametrize("choice", ["eval.split=test", "data.split.test=0.3", "data.split.test=0.2"])
 def test_a_split_that_is_asked_for_stays(measure, choice):
     result = measure("data.paths=other", choice)
     assert result.code == 0, result.err

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from posenc.core.errors import UserError, plural
-from posenc.core.paths import absolute_path, choice_file, is_folder, load_yaml
+from posenc.core.paths import absolute_path, is_folder
 from posenc.data.documents import Document, Notes, split_of
 from posenc.data.sources.base import Source
 from posenc.data.sources.files import FilesSource
@@ -133,26 +133,24 @@ def absolute_data(data: DataSettings) -> DataSettings:
     return data
 
 
-def measured_whole(data: DataSettings, *, by_default: bool) -> DataSettings:
-    """Return the settings of a text that is only measured. All of it may become test documents.
-
-    This happens with `data.split.test=1`. With `by_default` it also happens to the user's own text, unless
-    shares were set that differ from those of the corpus's YAML. Corpora that come with posenc keep their test
-    documents, since other models are measured on these.
-    """
+def asks_for_whole(data: DataSettings) -> bool:
+    """Tell whether the shares of a text ask for all of it to be measured: `data.split.test=1`."""
     shares = data.parameters.get("split")
     if not isinstance(shares, Mapping):
-        return data
-    source_class = SOURCES.get(str(data.parameters.get("source")))
-    path = choice_file("data", data.name)
-    has_default_shares = path is not None and shares == load_yaml(path)["split"]
-    is_of_the_user = source_class is not None and source_class.is_of_the_user
-    is_whole_by_default = by_default and has_default_shares and is_of_the_user
+        return False
     test_share = shares.get("test")
-    is_all_asked_for = test_share == 1 and not isinstance(test_share, bool)  # to Python True is 1
-    if is_all_asked_for or is_whole_by_default:
-        return data.with_changes(split=WHOLE)
-    return data
+    return test_share == 1 and not isinstance(test_share, bool)  # to Python True is 1
+
+
+def is_of_the_user(data: DataSettings) -> bool:
+    """Tell whether a text is the user's own, whatever its name. Nothing is checked."""
+    source_class = SOURCES.get(str(data.parameters.get("source")))
+    return source_class is not None and source_class.is_of_the_user
+
+
+def measured_whole(data: DataSettings) -> DataSettings:
+    """Return the settings of a text that is only measured, with every document a test document."""
+    return data.with_changes(split=WHOLE)
 
 
 def is_measured_whole(data: DataSettings) -> bool:

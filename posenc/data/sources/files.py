@@ -116,20 +116,27 @@ class FilesSource(Source):
 
     def _separated(self, texts: Mapping[str, FileText], separator: str, notes: Notes) -> list[Document]:
         """Return the documents between separators. Raises UserError if the separator is nowhere."""
-        # `\n` and `\t` can be typed in a shell as two characters
-        mark = separator.replace("\\n", "\n").replace("\\t", "\t").encode()
-        if not any(mark in text.content for text in texts.values()):
-            raise UserError("data.separator", separator, "does not occur in the text")
+        mark = _typed_mark(separator)
+        # The bytes of a table are not searched: a row is a document, whatever is in it.
+        plain_texts = [text for text in texts.values() if not is_table(text.file)]
+        if not plain_texts:
+            problem = "cuts plain text, and there are only tables, whose rows are the documents"
+            raise UserError("data.separator", separator, problem, hint="leave it out: data.separator=null")
+        if not any(mark in text.content for text in plain_texts):
+            raise _no_separator(separator, mark, plain_texts)
         documents: list[Document] = []
+        n_cut = 0  # documents between separators
         for name, text in texts.items():
             if is_table(text.file):
                 documents += _row_documents(name, text, self.text_field)
             # A file without the mark is one document, and its id gets no number.
             elif mark in text.content:
-                documents += _numbered(name, text.content.split(mark))
+                pieces = _numbered(name, text.content.split(mark))
+                n_cut += len(pieces)
+                documents += pieces
             else:
                 documents.append(Document(name, text.content, None))
-        notes.remarks.append(f"cut at data.separator: {plural(len(documents), 'document')}")
+        notes.remarks.append(f"cut at data.separator: {plural(n_cut, 'document')}")
         return documents
 
 
@@ -144,6 +151,25 @@ class FileText:
     def is_markdown(self) -> bool:
         """Tell by the name whether a `#` begins a heading."""
         return plain_suffix(self.file) == ".md"
+
+
+def _typed_mark(separator: str) -> bytes:
+    """Return a separator as bytes. Line ends and tabs can be typed in a shell: `\\n`, `\\r\\n`, `\\t`."""
+    # A `\r` alone ends no line today, and begins commands of LaTeX, such as `\rule`.
+    mark = separator.replace("\\r\\n", "\r\n").replace("\\n", "\n").replace("\\t", "\t")
+    return mark.encode()
+
+
+def _no_separator(separator: str, mark: bytes, texts: Sequence[FileText]) -> UserError:
+    """Return the error for a separator that is nowhere. It may be there with line ends of Windows."""
+    mark_of_windows = re.sub(rb"(?<!\r)\n", b"\r\n", mark)
+    hint = ""
+    for text in texts:
+        if mark_of_windows in text.content:
+            typed = mark_of_windows.decode().replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
+            hint = f"{visible(text.file.name)} has lines that end in \\r\\n: data.separator='{typed}'"
+            break
+    return UserError("data.separator", separator, "does not occur in the text", hint=hint)
 
 
 # --- Finding files

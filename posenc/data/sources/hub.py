@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import is_folder, looks_local, missing_path
 from posenc.data.documents import SPLITS, Document, Notes, hash_fraction, utf8_text
-from posenc.data.hub_texts import COMMIT, Column, newest_commit
+from posenc.data.hub_texts import COMMIT, Column, MissingSplitError, newest_commit
 from posenc.data.sections import articles
 from posenc.data.sources.base import Source
 from posenc.settings.numbers import check_between
@@ -63,15 +63,38 @@ class HubSource(_HubSource):
     rows: Rows
 
     def read(self, notes: Notes) -> Iterator[Document]:
-        """Yield the rows with text, or for WikiText the articles that its rows make."""
-        # In alphabetical order, which is that of the ids.
-        for split in sorted(SPLITS):
-            texts = self._texts(split, ROWS_AT_ONCE[self.rows])
-            # WikiText has a row for each line, and a line is too short to be a document.
-            whole_texts = articles(texts) if self.rows == "wikitext_lines" else texts
-            for number, text in enumerate(filter(str.strip, whole_texts)):
-                document_id = f"{split}/{number:08d}"
-                yield Document(document_id, utf8_text(text, "data.repository", document_id), split)
+        """Yield the rows with text, or for WikiText the articles that its rows make.
+
+        Raises UserError if a split is missing.
+        """
+        try:
+            # In alphabetical order, which is that of the ids.
+            for split in sorted(SPLITS):
+                yield from self._documents(split, notes)
+        except MissingSplitError as error:
+            raise self._without_split(error) from error
+
+    def _documents(self, split: str, notes: Notes) -> Iterator[Document]:
+        """Yield the documents of a split, and count the rows without text."""
+        texts = self._texts(split, ROWS_AT_ONCE[self.rows])
+        # WikiText has a row for each line, and a line is too short to be a document. Its blank rows are part
+        # of the articles.
+        whole_texts = articles(texts) if self.rows == "wikitext_lines" else texts
+        number = 0
+        for text in whole_texts:
+            if not text.strip():
+                notes.left_out["empty"] += 1
+                continue
+            document_id = f"{split}/{number:08d}"
+            yield Document(document_id, utf8_text(text, "data.repository", document_id), split)
+            number += 1
+
+    def _without_split(self, error: MissingSplitError) -> UserError:
+        """Return the error for a data set that lacks one of the three splits."""
+        problem = f"has no {error.value} split, but {visible(', '.join(error.splits))}"
+        allowed = f"a data set with the splits {', '.join(SPLITS)}"
+        hint = "data=hf reads one with other splits, and data.splits says what share of each goes where"
+        return UserError("data.repository", self.repository, problem, allowed=allowed, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +122,13 @@ class StreamSource(_HubSource):
                 raise UserError(f"data.splits.{split}", shares, "cannot be used", allowed=allowed)
 
     def pinned_identity(self) -> dict[str, Any] | None:
-        """Return the settings. The limit is a whole number in them, so that 4e6 and 4000000 are the same."""
+        """Return the settings. Whole numbers are whole in them, so that 4e6 and 4000000 are the same."""
         identity = super().pinned_identity()
-        if identity is not None and self.bytes is not None:
+        if identity is None:
+            return None
+        if self.bytes is not None:
             identity["bytes"] = int(self.bytes)
+        identity["splits"] = {split: _with_whole_1(shares) for split, shares in self.splits.items()}
         return identity
 
     def read(self, notes: Notes) -> Iterator[Document]:
@@ -141,6 +167,11 @@ def _are_shares(shares: object) -> bool:
         return False
     # 0.7 + 0.2 + 0.1 is not 1 in floating point.
     return abs(sum(shares.values()) - 1) <= 1e-9
+
+
+def _with_whole_1(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return shares in which all of a split is 1 and not 1.0, as posenc's own YAML has it."""
+    return {split: 1 if share == 1 else share for split, share in shares.items()}
 
 
 def split_by_text(text: bytes, shares: Mapping[str, float]) -> str:

@@ -19,7 +19,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 def rows_of(file: Path, content: bytes, text_field: str) -> Rows:
     """Yield the text of each row of a table. Raises UserError that names the file and the row without text.
 
-    `content` is UTF-8, unless the file is Parquet.
+    A null is an empty text in each format. `content` is UTF-8, unless the file is Parquet.
     """
     suffix = plain_suffix(file)
     if suffix == ".parquet":
@@ -45,6 +45,10 @@ def _json_text(line: bytes, text_field: str, location: str) -> str:
         raise UserError("data.paths", location, f"this line is not JSON ({error})") from error
     if not isinstance(row, dict):
         raise UserError("data.paths", location, "this line is not a JSON object")
+    # The field is there and holds nothing, as an empty field of a CSV. A field that is missing is refused,
+    # since its name may be mistyped.
+    if text_field in row and row[text_field] is None:
+        return ""
     text = row.get(text_field)
     if not isinstance(text, str):
         raise UserError("data.text_field", text_field, f"there is no such text at {location}", allowed=row)
@@ -69,7 +73,7 @@ def _csv_rows(file: Path, content: bytes, text_field: str) -> Rows:
 
 
 def _parquet_rows(file: Path, content: bytes, text_field: str) -> Rows:
-    """Yield the text of each row. A null is an empty text."""
+    """Yield the text of each row."""
     import pyarrow
     from pyarrow import parquet
 
