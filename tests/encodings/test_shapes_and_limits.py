@@ -57,6 +57,7 @@ def test_what_follows_from_the_shape(name, T, params, attribute, expected):
         ("grape", 64, {"path_width": 5}, "path_width=5"),
         ("hope", 4, {}, "no pair turns that often within T=4"),
         ("binary", 64, {"bits": 5}, "bits=5: must be 6"),
+        ("pattern", 64, {"parts": []}, "parts=[]: at least one encoding"),
     ],
     ids=str,
 )
