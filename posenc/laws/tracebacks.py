@@ -9,11 +9,10 @@ from traceback import FrameSummary, StackSummary
 
 import torch
 
-import posenc
 from posenc.laws.subject import Subject
 
 FOLDER_OF_TORCH = Path(torch.__file__).parent
-FOLDER_OF_POSENC = Path(posenc.__file__).parent
+FOLDER_OF_POSENC = Path(__file__).parents[1]
 
 
 def files_of_encoding(subject: Subject) -> frozenset[str]:
