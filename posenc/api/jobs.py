@@ -26,6 +26,7 @@ from posenc.running.invocation import Invocation
 from posenc.running.jobs import plan_job
 from posenc.running.plan_training import plan_training
 from posenc.running.train import run_train
+from posenc.settings.base import without_name
 from posenc.training.device import resolve_device
 
 # A mapping is the whole value of these keys: they are null by default, so there are no keys inside to set.
@@ -139,7 +140,7 @@ def _tokenizer_overrides(tokenizer: Any) -> dict[str, Any]:
     settings = tokenizer if isinstance(tokenizer, Mapping) else kept_tokenizer(tokenizer).plain()
     if "name" not in settings:
         raise UserError("tokenizer.name", None, "is needed", allowed=choice_files("tokenizer"))
-    parameters = {f"tokenizer.{key}": value for key, value in settings.items() if key != "name"}
+    parameters = {f"tokenizer.{key}": value for key, value in without_name(settings).items()}
     return {"tokenizer": settings["name"], **parameters}
 
 
@@ -168,8 +169,7 @@ def _override_texts(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[
         elif isinstance(value, Mapping) and str(value.get("name")) in choice_files(f"{prefix}{key}"):
             # the choice of a group, which brings the parameters of its YAML along
             yield f"{prefix}{key}={value['name']}"
-            parameters = {name: value[name] for name in value if name != "name"}
-            yield from _override_texts(parameters, f"{prefix}{key}.")
+            yield from _override_texts(without_name(value), f"{prefix}{key}.")
         elif isinstance(value, Mapping):
             yield from _override_texts(value, f"{prefix}{key}.")
         else:

@@ -40,7 +40,13 @@ def print_encodings(name: str | None, *, as_json: bool, plugins: Sequence[str] =
         if FILE.fullmatch(name):
             say(f"hold it to the laws: posenc check encoding={visible(name)}")
         return
-    entries = [describe_encoding(encoding, plugins) for encoding in list_encodings(plugins)]
+    entries: list[EncodingEntry] = []
+    for encoding in list_encodings(plugins):
+        try:
+            entries.append(describe_encoding(encoding, plugins))
+        except UserError as error:
+            # Of an installed package: one that is broken must not hide all others.
+            say(f"left out: {error.text()}")
     if as_json:
         print(json.dumps([asdict(entry) for entry in entries], indent=2, ensure_ascii=False))
     else:

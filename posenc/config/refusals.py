@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -20,7 +21,7 @@ from posenc.config.parsing import has_several_values, unreadable_override
 from posenc.config.yaml_files import default_choices
 from posenc.core.errors import SUGGESTS, UserError, first_line, nearest, suggestion
 from posenc.core.foreign_names import instead_of_setting, setting_called
-from posenc.core.paths import choice_files
+from posenc.core.paths import choice_files, mapping_in
 from posenc.settings.base import keys_of_users
 from posenc.settings.errors import TYPE_WORDS, mapping_with
 from posenc.settings.launchers import LAUNCHER
@@ -204,9 +205,13 @@ def _siblings(key: str, known: list[str]) -> list[str]:
 
 
 def _keys_of_choices(group: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the choices of a group, each with the keys and values of its YAML."""
+    """Yield the choices of a group, each with the keys and values of its YAML.
+
+    A file of an installed package that holds none is left out: these keys are for hints alone.
+    """
     for choice, path in choice_files(group).items():
-        yield choice, yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        with suppress(UserError):
+            yield choice, mapping_in(path, group, choice)
 
 
 def dotted_keys(config: Mapping[Any, Any], prefix: str = "") -> list[str]:

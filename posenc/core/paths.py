@@ -13,7 +13,7 @@ from typing import Any
 import platformdirs
 
 from posenc.core.entry_points import entry_points
-from posenc.core.errors import UserError, nearest, suggestion, visible
+from posenc.core.errors import UserError, first_line, nearest, suggestion, visible
 
 CONF_ENTRY_POINTS = "posenc.conf"
 LONGEST_PART = 255  # bytes of a name in a folder, on every common file system
@@ -71,6 +71,24 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
     values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return values
+
+
+def mapping_in(path: Path, key: str, value: object) -> dict[Any, Any]:
+    """Return the mapping that a YAML file holds, {} for a file of comments alone.
+
+    The file may be anybody's. Raises UserError about `key=value`, whose file it is.
+    """
+    import yaml
+
+    try:
+        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:  # text that is not UTF-8 is a ValueError
+        raise UserError(key, value, f"{visible(path)} cannot be read: {first_line(error)}") from error
+    if mapping is None:
+        return {}
+    if not isinstance(mapping, dict):
+        raise UserError(key, value, f"{visible(path)} holds no settings: KEY: VALUE")
+    return mapping
 
 
 def refuse_taken_names(folder: Path) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file
+from posenc.core.paths import choice_file, mapping_in
 from posenc.core.plugins import source_hash
 from posenc.encodings.registry import encoding_class, list_encodings, plugin_parameters
+from posenc.settings.base import without_name
 from posenc.settings.signature import check_arguments, defaults_of, parameters_of
 from posenc.settings.tree import EncodingSettings
 
@@ -23,18 +22,12 @@ if TYPE_CHECKING:
 def default_parameters(name: str) -> dict[str, Any]:
     """Return the parameters in `encoding/<name>.yaml`, of posenc or an installed package.
 
-    They are {} without such a file.
+    They are {} without such a file. Raises UserError for a file that holds no parameters.
     """
     path = choice_file("encoding", name)
     if path is None:
         return {}
-    # A file of comments alone holds None.
-    return without_name(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-
-
-def without_name(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a choice: all of its settings but the name."""
-    return {str(key): value for key, value in settings.items() if key != "name"}
+    return without_name(mapping_in(path, "encoding", name))
 
 
 def part_parameters(cls: type[Encoding]) -> list[str]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from posenc.encodings.base import Encoding
-from posenc.encodings.building import default_parameters, without_name
+from posenc.encodings.building import default_parameters
 from posenc.encodings.registry import FILE, encoding_class, file_encoding
+from posenc.settings.base import without_name
 from posenc.settings.signature import defaults_of, parameters_of
 
 # What `acts_on` may be, in the order of a forward pass, with its meaning.

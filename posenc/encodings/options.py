@@ -9,6 +9,7 @@ from posenc.encodings.attention_options import chosen_options
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.positions import drawn_positions
 from posenc.encodings.positions.drawn import DrawnPositions
+from posenc.settings.base import without_name
 
 
 def build_options(
@@ -29,9 +30,8 @@ def build_options(
     drawn = drawn_positions().get(positions["name"])
     if drawn is not None:
         check_accepted(encoding, "positions", drawn.name)
-        parameters = {key: value for key, value in positions.items() if key != "name"}
         with reported_as("positions", drawn.name):
-            options.append(drawn(shape, **parameters))
+            options.append(drawn(shape, **without_name(positions)))
     for cls, value in chosen_options(attention):
         key = f"attention.{cls.key}"
         if is_decoupled and cls.misfit_of_latents is not None:

@@ -137,8 +137,10 @@ class Pattern(Encoding):
         floor_weight: float,
     ) -> None:
         super().__init__(shape)
+        if not parts:
+            raise ValueError("parts=[]: at least one encoding")
         is_in_range = all(0 <= index < len(parts) for index in period)
-        if not parts or not period or not is_in_range:
+        if not period or not is_in_range:
             raise ValueError(f"period={period}: must hold indices of parts, from 0 to {len(parts) - 1}")
         self.parts = tuple(parts)
         self.period = tuple(period)

@@ -16,11 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from posenc.core.entry_points import entry_points
 from posenc.core.errors import UserError, suggestion
-from posenc.core.paths import expanded, is_file, missing_path
+from posenc.core.paths import expanded, is_file, mapping_in, missing_path
 from posenc.core.plugins import named_classes_in, plugin_module
 from posenc.encodings.other_names import hint_at_family, named_elsewhere
 
@@ -164,10 +162,7 @@ def _parameters_beside(file: str) -> dict[str, Any]:
     yaml_beside = expanded(file).with_suffix(".yaml")
     if not is_file(yaml_beside):
         return {}
-    parameters = yaml.safe_load(yaml_beside.read_text(encoding="utf-8")) or {}
-    if not isinstance(parameters, dict):
-        raise UserError("encoding", file, f"{yaml_beside.name} beside it holds no settings: KEY: VALUE")
-    return parameters
+    return mapping_in(yaml_beside, "encoding", file)
 
 
 def _plugin_classes(plugins: Sequence[str]) -> dict[str, type[Encoding]]:

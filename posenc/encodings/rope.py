@@ -7,7 +7,7 @@ i - j.
 Settings:
   layout    interleaved: pairs (2k, 2k+1) as in the paper
             half: pairs (k, k + D'/2), the same rotation in another order
-  fraction  D' = fraction * D; the first D' numbers of a head are rotated (partial rotary)
+  fraction  D' = fraction * D, an even number; the first D' numbers of a head are rotated (partial rotary)
   drop_low  the share of the pairs that is not rotated, those with the lowest frequencies (p-RoPE); the others
             keep their frequencies
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 from posenc.core.errors import first_line
 from posenc.laws import comparison, declarations, dependence, effect, parameters, precision
 from posenc.laws.subject import Subject
+from posenc.laws.tracebacks import files_of_encoding, frame_of_author
 from posenc.laws.verdict import LawNotApplicableError, Verdict, ViolationError
 
 __all__ = ["COMPARED", "LAWS", "Subject", "Verdict", "judge", "statement"]
@@ -65,6 +66,6 @@ def judge(name: str, subject: Subject, *, debug: bool = False) -> Verdict:
         if debug:
             raise
         # The line in the encoding is what its author needs. The whole traceback would be one of posenc.
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        line = f"{Path(last.filename).name}:{last.lineno}"
+        frame = frame_of_author(traceback.extract_tb(error.__traceback__), files_of_encoding(subject))
+        line = f"{Path(frame.filename).name}:{frame.lineno}"
         return Verdict("fail", "", f"{type(error).__name__}: {first_line(error)} ({line})")

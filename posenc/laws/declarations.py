@@ -119,7 +119,7 @@ def _check_with_option(subject: Subject, option: str, change: dict[str, Any]) ->
     # Offset positions are drawn in training alone, so both modes are run.
     model.train()
     model(tokens(model, length), model.positions(length, generator_for(0, "law")))
-    n = subject.longest(LONGEST_OF_LAWS)
+    n = subject.longest()
     ids = tokens(model, n)
     original = logits(model, ids)
     changed = logits(model, changed_from(ids, n // 2, model))

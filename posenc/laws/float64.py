@@ -1,7 +1,8 @@
-"""A model in float64 throughout, to compare float32 with."""
+"""A model in float64 throughout, to compare float32 with, and the same random draws in both."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +37,54 @@ class Float64(TorchFunctionMode):
             return func(*args, **{**kwargs, "dtype": torch.float32}).double()
         args = tuple(_widened(value) for value in args)
         return func(*args, **{key: _widened(value) for key, value in kwargs.items()})
+
+
+class RecordedDraws(TorchFunctionMode):
+    """Record what torch draws while a model is built; `replayed` gives the same numbers to another build.
+
+    A seed gives other numbers in float64 than in float32. To copy the buffers of one model into the other
+    would hide tables that are computed from drawn numbers in float32.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Tensor] = []
+
+    def replayed(self) -> ReplayedDraws:
+        """Return a mode in which the same draws, in the same order, give the numbers that were recorded."""
+        return ReplayedDraws(self.draws)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result, is_draw = _called(func, args, kwargs or {})
+        if is_draw:
+            self.draws.append(result.detach().clone())
+        return result
+
+
+class ReplayedDraws(TorchFunctionMode):
+    """Replace each random draw by a recorded one, which is widened to the dtype of the draw."""
+
+    def __init__(self, draws: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.draws = iter(draws)
+
+    @torch.no_grad()
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result, is_draw = _called(func, args, kwargs or {})
+        if is_draw:
+            # The result of a draw in place is the tensor itself, so that this fills it as well.
+            result.copy_(next(self.draws))
+        return result
+
+
+def _called(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return what a function of torch returns, and whether it is a tensor that the function drew."""
+    # Any function may draw. One that changes the state of a generator did.
+    generator = kwargs.get("generator") or torch.default_generator
+    state_before = generator.get_state()
+    result = func(*args, **kwargs)
+    is_draw = isinstance(result, Tensor) and not torch.equal(generator.get_state(), state_before)
+    return result, is_draw
 
 
 def _widened(value: Any) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posenc.encodings.base import LONGEST_OF_LAWS
-from posenc.laws.float64 import Float64
-from posenc.laws.subject import FAR, Subject, logits, tokens
+from posenc.laws.float64 import Float64, RecordedDraws
+from posenc.laws.subject import FAR, MULTIPLES, Subject, logits, tokens
 from posenc.laws.verdict import (
     LawNotApplicableError,
     Verdict,
@@ -32,13 +31,15 @@ MOST_GROWTH = 1.5  # the largest error at any length over the error at T
 
 def float32(subject: Subject) -> Verdict:
     """Float32 is as good as float64 at positions to 65 536."""
-    model = subject.fresh()
+    with RecordedDraws() as recorded:
+        model = subject.fresh()
     pos = subject.far_positions(model)
     ids = tokens(model, len(pos))
     rounded = logits(model, ids, pos)
     with Float64():
-        wide = subject.accept_any_positions(subject.fresh())
-        # Copied, since a generator gives other numbers in float64 than in float32.
+        with recorded.replayed():
+            wide = subject.accept_any_positions(subject.fresh())
+        # Copied, since the model rounds them to float32, which is no fault of it.
         with torch.no_grad():
             for wide_parameter, parameter in zip(wide.parameters(), model.parameters(), strict=True):
                 wide_parameter.copy_(parameter)
@@ -58,7 +59,7 @@ def bf16(subject: Subject) -> Verdict:
     """
     model = subject.fresh()
     length = subject.train_length
-    windows = subject.windows(multiple * length for multiple in (1, 2, 4, LONGEST_OF_LAWS))
+    windows = subject.windows(multiple * length for multiple in MULTIPLES)
     errors = [_bf16_error(model, tokens(model, n), None, length, f"at {n} tokens") for n in windows]
     largest = max(errors)
     # Against the error at T and no fixed number, since it depends on width and depth.

@@ -16,6 +16,7 @@ from posenc.encodings.shared.composed import Composed
 from posenc.laws.verdict import LawNotApplicableError
 from posenc.model.decoder import Decoder
 
+MULTIPLES = tuple(2**doubling for doubling in range(LONGEST_OF_LAWS.bit_length()))  # of T: 1, 2, 4, 8
 FAR = 65_536  # positions below it must be as good as those near zero
 
 
@@ -91,9 +92,8 @@ class Subject:
         return [n for n in allowed if has_positions(self._model, n)]
 
     def longest(self, most: int = LONGEST_OF_LAWS) -> int:
-        """Return the longest window of T, 2T, 4T and 8T, up to `most` times T, that has positions."""
-        multiples = [multiple for multiple in (1, 2, 4, 8) if multiple <= most]
-        return max(self.windows(multiple * self.train_length for multiple in multiples))
+        """Return the longest window of MULTIPLES, up to `most` times T, that has positions."""
+        return max(self.windows(multiple * self.train_length for multiple in MULTIPLES if multiple <= most))
 
     def accept_any_positions(self, model: Decoder) -> Decoder:
         """Make the model accept any positions and return it.

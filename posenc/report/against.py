@@ -14,7 +14,7 @@ from posenc.report.terminal import has_color, terminal_text
 from posenc.report.texts import count_text
 from posenc.results.numbers import as_text, printed, printed_change
 from posenc.results.published import Against, AgainstLine
-from posenc.results.records import SCHEMA_VERSION
+from posenc.settings.tree import SCHEMA_VERSION
 
 AGAINST_FORMATS = ("table", "markdown", "json")
 # The T of a paper stands in the lengths: 1x is T. A column of it would make the table wider than a terminal.

@@ -15,7 +15,7 @@ from posenc.report.reports import full_report, paper_report, short_report
 from posenc.report.sentences.answer import answer
 from posenc.report.terminal import terminal_text
 from posenc.results.comparison import Comparison
-from posenc.results.records import SCHEMA_VERSION
+from posenc.settings.tree import SCHEMA_VERSION
 
 TABLE_FORMATS = ("table", "markdown", "csv", "latex", "json")
 FORMULA_SIGNS = "=+-@＝＋－＠"  # a spreadsheet takes a text that begins with one for a formula

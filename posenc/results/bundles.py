@@ -16,9 +16,10 @@ from posenc.core.errors import safe_name
 from posenc.core.paths import LONGEST_PART
 from posenc.core.run_states import DIVERGED
 from posenc.results.files import parse_object, read_file
-from posenc.results.records import SCHEMA_VERSION, PerDocument, other_schema
+from posenc.results.records import PerDocument
 from posenc.results.runs import Run, RunStatus, with_results
-from posenc.settings.stored import checked_settings
+from posenc.settings.stored import checked_settings, other_schema
+from posenc.settings.tree import SCHEMA_VERSION
 
 SUFFIX = ".runs.jsonl.gz"
 HEAD = "posenc_bundle"

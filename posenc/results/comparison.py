@@ -40,10 +40,11 @@ from posenc.results.headroom import LongTrained, long_trained, recovered_of
 from posenc.results.measurements import Member
 from posenc.results.plain import FIELDS_IN_JSON, plain
 from posenc.results.pools import members_of, pool_beside, pool_of
-from posenc.results.records import HEADLINE, SCHEMA_VERSION, Metric
+from posenc.results.records import HEADLINE, Metric
 from posenc.results.rows import Row, RowExtras, cells_of, make_row, undertrained_by
 from posenc.results.runs import Run
 from posenc.results.statistics.ranking import Pairs, Samples, compare_changes, compare_with
+from posenc.settings.tree import SCHEMA_VERSION
 
 POSITIONS = "positions"  # the protocol that measures the loss by position, as a curve
 Choice = TypeVar("Choice")

@@ -18,8 +18,7 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 from posenc.results.beside import record_types
 from posenc.results.checks import check_aligned, wrong_record
 from posenc.results.statistics.documents import Count, Number, PerDocument, Positive
-from posenc.settings.stored import OLD_READER
-from posenc.settings.tree import SCHEMA_VERSION
+from posenc.settings.stored import other_schema
 
 UNIT = "nats per token"
 HEADLINE = "fixed-target"  # the protocol that represents a run where one has to
@@ -283,12 +282,3 @@ def _first_problem(error: ValidationError) -> str:
         return other_schema(first["input"])
     field = ".".join(str(part) for part in first["loc"])
     return f"{field}: {first['msg']}" if field else f"damaged ({first['msg']})"
-
-
-def other_schema(version: object) -> str:
-    """Return which posenc reads a file of another schema version."""
-    if version == 1:
-        return f"schema 1, which {OLD_READER} reads"
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        return f"schema {version}, which a newer posenc reads"
-    return "no schema version, so no file of posenc"

@@ -130,7 +130,7 @@ class Choice(Settings):
     plain data, so that a stored run can be read without the code of its encoding.
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")  # the rest is as in `Settings`
 
     name: str
 
@@ -145,6 +145,11 @@ class Choice(Settings):
         if marks_of_fields(type(self))["name"] in marks:
             values |= self.parameters
         return values
+
+
+def without_name(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a choice in plain data: all of its settings but the name."""
+    return {str(key): value for key, value in settings.items() if key != "name"}
 
 
 def keys_of_users(model: type[BaseModel]) -> list[str]:

@@ -207,9 +207,10 @@ def describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         inner, *inner_metadata = arguments
         return describe(inner, [*inner_metadata, *metadata])
     if origin in (Union, types.UnionType):
-        options = " or ".join(describe(option) for option in arguments if option is not type(None))
+        options = " or ".join(describe(option, metadata) for option in arguments if option is not type(None))
         return f"{options}, or null" if type(None) in arguments else options
-    if origin is list:
+    is_of_one_type = origin is list or (origin is tuple and arguments[1:] == (...,))
+    if is_of_one_type and arguments:
         return f"a list [a,b], each {describe(arguments[0])}"
     if origin is tuple:
         return f"[{', '.join(describe(item) for item in arguments)}]"

@@ -110,12 +110,12 @@ def as_written(value: Any) -> Any:
     """Return a number in digits, or a huge one such as 1e30 as the user wrote it; other values unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
+    if isinstance(value, int):
+        return str(value) if abs(value) <= LARGEST_WHOLE else f"a number of {len(str(abs(value)))} digits"
     # From 1e16 on Python itself writes a float with an exponent.
     if abs(value) < 1e16:
-        return f"{value:.0f}" if float(value).is_integer() else value
-    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
-        return f"a number of {len(str(abs(value)))} digits"
-    return repr(float(value)).replace("e+", "e")
+        return f"{value:.0f}" if value.is_integer() else value
+    return repr(float(value)).replace("e+", "e")  # without the name of NumPy's type
 
 
 def hint_at_number(value: object) -> str:

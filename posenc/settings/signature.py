@@ -9,7 +9,8 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, create_model
@@ -23,6 +24,7 @@ from posenc.settings.numbers import Flag, Number, Whole
 
 # the types of an author's signature, and the types of settings that check their values
 SETTINGS_TYPES: dict[Any, Any] = {int: Whole, float: Number, bool: Flag}
+UNIONS = (Union, types.UnionType)  # `Union[a, b]` and `a | b`
 NO_DEFAULT = inspect.Parameter.empty
 BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -114,15 +116,33 @@ def settings_type(annotation: Any) -> Any:
     arguments = get_args(annotation)
     if annotation in SETTINGS_TYPES:
         return SETTINGS_TYPES[annotation]
-    if origin is list:
-        return list[settings_type(arguments[0])]  # type: ignore[misc]
-    if origin in (Union, types.UnionType):
+    if origin is Annotated:
+        inner, *metadata = arguments
+        return _with_metadata(inner, metadata)
+    if origin in (list, tuple) and arguments:
+        return origin[tuple(map(settings_type, arguments))]
+    if origin in UNIONS:
         return _union_type(arguments)
     return annotation
 
 
+def _with_metadata(annotation: Any, metadata: Sequence[Any]) -> Any:
+    """Return the type that checks values for `Annotated[annotation, *metadata]`."""
+    if get_origin(annotation) in UNIONS:
+        # The options get it, as pydantic does it itself: None has no size to compare with a bound.
+        options = get_args(annotation)
+        return _union_type(
+            tuple(option if option is NoneType else Annotated[option, *metadata] for option in options)
+        )
+    return Annotated[settings_type(annotation), *metadata]
+
+
 def _union_type(options: tuple[Any, ...]) -> Any:
     """Return the type that checks a union: the first option that accepts a value decides what it becomes."""
+    without_none = [option for option in options if option is not NoneType]
+    # What refuses a value here is the one type beside None, and pydantic's error says more than "wrong type".
+    if len(without_none) == 1 and len(options) == 2:
+        return settings_type(without_none[0]) | None
     # pydantic would report an error for every option; a user wants one, with all that is allowed
     adapters = [TypeAdapter(settings_type(option)) for option in options]
 

@@ -16,7 +16,7 @@ OLD_READER = "the posenc that wrote it (0.1.0 before schema 2)"
 # Limits that posenc's own files stay far below: they have 8 levels, some 150 values, and no text longer than
 # a path. A text of digits and colons is a number of base 60 in YAML; one of 1 MB takes minutes to compute.
 DEEPEST = 50  # levels of lists and mappings
-MOST_VALUES = 20_000
+MOST_VALUES = 20_000  # keys among them
 LONGEST_TEXT = 20_000  # characters
 
 
@@ -50,7 +50,9 @@ def _refuse_costly(text: bytes | str) -> None:
     # Aliases let 500 bytes stand for 10^9 values, and deep nesting overflows the stack of the recursive
     # loader. The stream of events that is read here is not recursive.
     depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=LOADER)):
+    values = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        values += isinstance(event, yaml.NodeEvent)  # other events end a list, or begin the text
         if isinstance(event, yaml.AliasEvent):
             raise StoredSettingsError("config.yaml: holds aliases, which posenc never writes")
         if isinstance(event, yaml.CollectionStartEvent):
@@ -61,8 +63,8 @@ def _refuse_costly(text: bytes | str) -> None:
             raise StoredSettingsError(f"config.yaml: a value of more than {LONGEST_TEXT} characters")
         if depth > DEEPEST:
             raise StoredSettingsError(f"config.yaml: nested deeper than {DEEPEST} levels")
-        if count > MOST_VALUES:
-            raise StoredSettingsError(f"config.yaml: more than {MOST_VALUES} values")
+        if values > MOST_VALUES:
+            raise StoredSettingsError(f"config.yaml: more than {MOST_VALUES} keys and values")
 
 
 def checked_settings(data: object) -> RunSettings | SubjectSettings:
@@ -71,14 +73,24 @@ def checked_settings(data: object) -> RunSettings | SubjectSettings:
         raise StoredSettingsError("config.yaml: holds no settings")
     version = data.get("schema_version", 1)
     if version != SCHEMA_VERSION:
-        reader = OLD_READER if version == 1 else "a newer posenc"
-        raise StoredSettingsError(f"config.yaml: schema {version!r}, which {reader} reads")
+        raise StoredSettingsError(f"config.yaml: {other_schema(version)}")
     # The file describes the model of a run that posenc trained. A model that it was given has no such group.
     settings_type = RunSettings if "model" in data else SubjectSettings
     try:
         return settings_type.model_validate(data)
     except (ValidationError, RecursionError) as error:
         raise StoredSettingsError(f"config.yaml: {_first_problem(error)}") from error
+
+
+def other_schema(version: object) -> str:
+    """Return which posenc reads a file of another schema version."""
+    if version == 1:
+        return f"schema 1, which {OLD_READER} reads"
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        return f"schema {version}, which a newer posenc reads"
+    if not isinstance(version, int | float | str):
+        return "no schema version, so no file of posenc"
+    return f"schema {version!r}, which no posenc writes"
 
 
 def _first_problem(error: ValidationError | RecursionError) -> str:

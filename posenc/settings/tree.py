@@ -44,6 +44,7 @@ LARGEST_ALPHABET = 64  # tokens for cues
 
 Length = Annotated[Whole, Ge(2), Le(LONGEST_CONTEXT)]  # tokens
 Precision = Literal["auto", "fp32", "bf16"]
+Split = Literal["test", "validation"]  # that a model may be measured on
 OptimizerName = Literal["adamw", "muon"]
 
 
@@ -196,12 +197,12 @@ class EvalSettings(Settings):
     """Hold what is measured. Keys of a single protocol are plain data until that protocol checks them."""
 
     # all free: a model that is measured once more, at other lengths, is the same model
-    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     lengths: list[TokensOrMultiple] = free()
     base_length: Length | None = free()
     protocols: list[str] = free()
-    split: Literal["test", "validation"] = free()
+    split: Split = free()
     max_targets: CountingNumber = free()
     batch_tokens: CountingNumber = free()
     precision: Precision = free()
@@ -298,12 +299,12 @@ class SubjectSettings(MeasuredSettings):
 class EvalOverrides(Settings):
     """Hold the `eval` group of `posenc eval`. A null means the value that the run was trained with."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     lengths: list[TokensOrMultiple] | None
     base_length: Length | None
     protocols: list[str] | None
-    split: Literal["test", "validation"] | None
+    split: Split | None
     max_targets: CountingNumber | None
     max_minutes: Positive | None
     batch_tokens: CountingNumber | None

@@ -28,8 +28,9 @@ from typing import (
 from posenc.results.beside import record_types
 from posenc.results.beside.base import NumbersBeside, all_numbers_beside
 from posenc.results.plain import FIELDS_IN_JSON, TEXT_IN_JSON
-from posenc.results.records import SCHEMA_VERSION, Record
+from posenc.results.records import Record
 from posenc.results.rows import Row
+from posenc.settings.tree import SCHEMA_VERSION
 
 BESIDE = "beside"  # the field of a row and of a comparison whose keys are fields of the JSON
 ROOT = Path(__file__).parents[2]

@@ -127,7 +127,7 @@ TWICE = tiny.PLUGIN + "\n\nclass Copied(Mine):\n    name = 'mine'\n"
     ("files", "message"),
     [
         ({"mine.py": TASK}, "defines no encoding"),
-        ({"mine.py": tiny.PLUGIN, "mine.yaml": "[1, 2]"}, "mine.yaml beside it holds no settings"),
+        ({"mine.py": tiny.PLUGIN, "mine.yaml": "[1, 2]"}, "mine.yaml holds no settings"),
         ({"mine.py": TWICE}, "both have the name mine"),
     ],
 )

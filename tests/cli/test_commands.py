@@ -17,12 +17,14 @@ from posenc import __version__
 from posenc.cli import app
 from posenc.cli.commands import COMMANDS
 from posenc.cli.encodings import print_encodings
+from posenc.config import refusals
 from posenc.config.completion import candidates
 from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.config.yaml_files import default_choices, first_sentence
+from posenc.core.errors import UserError
 from posenc.core.paths import choice_file, choice_files
-from posenc.encodings import list_encodings
+from posenc.encodings import building, list_encodings
 from posenc.encodings.catalogue import ACTS_ON
 from posenc.encodings.registry import encoding_class
 
@@ -369,6 +371,33 @@ def test_the_experiment_of_the_tutorial(working_folder):
 def printed_encodings(capsys, name, *, as_json=False):
     print_encodings(name, as_json=as_json)
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["- a list", "base: [", "\udcff"], ids=["list", "no yaml", "no text"])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_broken_yaml_of_a_package_hides_no_other_encoding(capsys, monkeypatch, tmp_path, text, as_json):
+    broken = tmp_path / "alibi.yaml"
+    broken.write_text(text, errors="surrogateescape")
+
+    def with_a_broken_file(group, name):
+        return broken if name == "alibi" else choice_file(group, name)
+
+    monkeypatch.setattr(building, "choice_file", with_a_broken_file)
+    print_encodings(None, as_json=as_json)
+    printed = capsys.readouterr()
+    assert "rope" in printed.out
+    assert "left out: error: encoding=alibi: " in printed.err
+    assert "alibi.yaml" in printed.err
+    with pytest.raises(UserError, match=r"alibi\.yaml"):
+        print_encodings("alibi", as_json=as_json)
+
+
+def test_a_broken_yaml_of_a_package_spoils_no_hint(monkeypatch, tmp_path):
+    broken = tmp_path / "odd.yaml"
+    broken.write_text("- a list")
+    monkeypatch.setattr(refusals, "choice_files", lambda group: {"odd": broken, **choice_files(group)})
+    with pytest.raises(UserError, match=r"encoding\.tau is a setting of encoding=scale_invariant"):
+        compose_jobs("train", parse(["encoding=rope", "encoding.tau=3"]))
 
 
 def test_the_catalogue_groups_by_where_encodings_act(capsys, monkeypatch):

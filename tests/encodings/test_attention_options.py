@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from posenc.core.errors import UserError
 from posenc.encodings.attention_options import attention_options, chosen_options
 from posenc.encodings.attention_options.entmax import entmax15
+from posenc.encodings.attention_options.logn import LogN
 from posenc.encodings.base import Encoding, Shape
 from posenc.encodings.options import build_options
 from posenc.encodings.registry import own_encodings
@@ -232,6 +233,20 @@ def test_each_query_counts_the_keys_that_it_sees(queries, window):
     counts, _ = count_keys(4096, queries, window)
     expected = torch.arange(1.0, 4097).clamp_max(window or 4096)
     assert torch.equal(counts, expected[None, -queries:])
+
+
+class HidesItsOwnKey(Encoding):
+    """Lets a query see the keys before it alone."""
+
+    def visible(self, q_pos, k_pos, layer):
+        return (k_pos[None] < q_pos[:, None])[None]
+
+
+def test_a_query_counts_its_own_key_whatever_a_mask_says():
+    """The attention shows it, whatever the mask says."""
+    counting = LogN(SHAPE, counted=[HidesItsOwnKey(SHAPE)])
+    pos = torch.arange(4)
+    assert counting.visible_keys(pos, pos, 0).tolist() == [[1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(("window", "most"), [(None, 4096), (100, 4096**2 / 4)])

@@ -57,6 +57,7 @@ def test_what_follows_from_the_shape(name, T, params, attribute, expected):
         ("grape", 64, {"path_width": 5}, "path_width=5"),
         ("hope", 4, {}, "no pair turns that often within T=4"),
         ("binary", 64, {"bits": 5}, "bits=5: must be 6"),
+        ("pattern", 64, {"parts": []}, "parts=[]: at least one encoding"),
     ],
     ids=str,
 )
@@ -68,6 +69,35 @@ def test_refused_parameters(name, T, params, message):
 def test_an_odd_width_cannot_be_rotated():
     with pytest.raises(UserError, match="head_dim=15"):
         encoding_of("rope", 64, head_dim=15)
+
+
+# Several fractions would be one encoding, under a hash each.
+@pytest.mark.parametrize("name", ["rope", "scale_invariant"])
+@pytest.mark.parametrize(
+    ("fraction", "nearest"),
+    [
+        (0.375, "0.25 or 0.5"),
+        (0.49, "0.25 or 0.5"),
+        (0.625, "0.5 or 0.75"),
+        (0.1, "0.25"),
+        (0.99, "0.75 or 1"),
+    ],
+)
+def test_a_fraction_of_no_whole_pairs_is_refused_with_its_neighbours(name, fraction, nearest):
+    with pytest.raises(UserError, match=rf"fraction={fraction}: .* head_dim=8 .* work: {nearest}$"):
+        encoding_of(name, 64, head_dim=8, fraction=fraction)
+
+
+def test_of_an_odd_head_no_fraction_above_1_is_suggested():
+    with pytest.raises(UserError, match=r"the nearest that work: 0\.933333$"):
+        encoding_of("rope", 64, head_dim=15, fraction=0.99)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "fraction", "width"), [(8, 0.25, 2), (80, 0.4, 32), (48, 0.333333, 16), (15, 0.933333, 14)]
+)
+def test_a_fraction_of_whole_pairs_is_the_width(head_dim, fraction, width):
+    assert encoding_of("rope", 64, head_dim=head_dim, fraction=fraction).width == width
 
 
 # --- Positions past the end: refused on the host, since a GPU could only fail later and elsewhere

@@ -81,6 +81,31 @@ class Float32Angles(Turned, law="float32", says="differs from float64"):
         return angle.cos(), angle.sin()
 
 
+class DrawnFrequencies(Turned):
+    """Healthy: frequencies that are drawn once, by a function that follows the default precision."""
+
+    drawn = staticmethod(lambda n: torch.empty(n).uniform_())
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.register_buffer("theta", self.drawn(shape.head_dim // 2), persistent=False)
+
+    def frequencies(self):
+        return self.theta.double()
+
+
+class DrawnFloat32Angles(DrawnFrequencies, law="float32", says="differs from float64"):
+    """A table of the angles of drawn frequencies, computed in float32."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.register_buffer("table", torch.arange(65_536).float()[:, None] * self.theta, persistent=False)
+
+    def angles(self, pos):
+        angle = self.table[pos].double()
+        return angle.cos().float(), angle.sin().float()
+
+
 class PositionsLikeQueries(Turned, law="bf16", says="at positions to 65535"):
     """Positions cast to the queries' type: exact in float32, and in bf16 up to 256."""
 

@@ -2,13 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from broken import BROKEN, Float32Angles, SharedTable, Turned
-from subjects import of_class
+import torch.nn.functional as F
+from broken import BROKEN, DrawnFrequencies, Float32Angles, SharedTable, Turned
+from subjects import named, of_class
 
 from posenc.core.errors import UserError
 from posenc.encodings.base import Encoding
+from posenc.encodings.shared.rotary import Rotary, rotate_pairs
 from posenc.laws import LAWS, Verdict, judge
 from posenc.laws.float64 import Float64
 from posenc.laws.subject import FAR
@@ -90,6 +93,12 @@ def flat(self, r, layer):
     return torch.zeros(self.shape.n_heads, len(r))
 
 
+def rising_at_the_last_position(self, q_pos, k_pos, layer):
+    distance = (q_pos[:, None] - k_pos[None]).double()
+    is_last = (q_pos == FAR - 1)[:, None]
+    return torch.where(is_last, distance, -distance)[None]
+
+
 # law, part of its reason, hooks and declarations of an encoding that breaks it
 FAILS = [
     ("positions", "no change of positions changes logits", {}),
@@ -99,6 +108,7 @@ FAILS = [
     ("prefix", "declares that a longer text", {"prefix_stable": False}),
     ("causal", "change nothing", {"embed": lambda self, x, pos, layer: x * 0 if layer == 0 else x}),
     ("penalty", "the same at every distance", {"penalty": True, "distance_bias": flat}),
+    ("penalty", "rises with the distance", {"penalty": True, "bias": rising_at_the_last_position}),
     ("bf16", "times as far off at longer windows", {"scores": worse_in_bf16}),
     ("blocks", "queries one by one", {"scores": lambda self, s, q, *_: s * 2 if q.shape[2] == 1 else s}),
     ("blocks", "the last 5 of 128", {"scores": lambda self, s, q, *_: s * 2 if q.shape[2] == 5 else s}),
@@ -130,6 +140,57 @@ def test_an_exception_is_a_failure_that_says_where():
     assert verdict.reason.startswith("KeyError:")
     assert "no [red]such thing" in verdict.reason
     assert "test_broken.py:" in verdict.reason
+
+
+class RaisingInTorch(Encoding):
+    def embed(self, x, pos, layer):
+        return F.layer_norm(x, (3,))  # a line of Python in torch
+
+
+class RaisingInPosenc(Encoding):
+    def embed(self, x, pos, layer):
+        return rotate_pairs(x, pos, pos, "half")
+
+
+class RaisingInALibrary(Encoding):
+    def embed(self, x, pos, layer):
+        return x + torch.from_numpy(np.linalg.inv(np.zeros((1, 1))))
+
+
+class RaisingInItsModule(Encoding):
+    """Its class is in another file than the function that fails, which stands for an author's helper."""
+
+    __module__ = "of_no_file"
+
+    def embed(self, x, pos, layer):
+        return F.layer_norm(x, (3,))
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (RaisingInTorch, "shape=[3]"),
+        (RaisingInPosenc, "Expected"),
+        (RaisingInALibrary, "Singular matrix"),
+        (RaisingInItsModule, "shape=[3]"),
+    ],
+)
+def test_an_exception_names_the_line_of_the_encoding_and_not_of_what_it_calls(cls, message):
+    reason = judge("causal", of_class(cls)).reason
+    line_of_embed = cls.embed.__code__.co_firstlineno + 1
+    assert reason.endswith(f"(test_broken.py:{line_of_embed})")
+    assert message in reason
+
+
+def test_an_exception_of_an_own_encoding_names_its_file():
+    def refuse(*_):
+        raise KeyError
+
+    subject = named("rope")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rotary, "frequencies", refuse)
+        reason = judge("causal", subject).reason
+    assert "(rope.py:" in reason
 
 
 def test_with_debug_an_exception_goes_through():
@@ -198,6 +259,26 @@ def test_the_fused_kernels_are_compared(kernel, monkeypatch):
     verdict = judge("blocks", of_class(Encoding))
     assert verdict.status == "fail"
     assert "the fused kernel" in verdict.reason
+
+
+# --- Buffers that are drawn: the two precisions must have the same numbers
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        pytest.param(lambda n: torch.empty(n).uniform_(), id="uniform_"),
+        pytest.param(lambda n: torch.empty(n, dtype=torch.float64).uniform_(), id="uniform_ in float64"),
+        pytest.param(lambda n: torch.nn.init.normal_(torch.empty(n)), id="init"),
+        pytest.param(lambda n: torch.normal(torch.zeros(n), torch.ones(n)), id="normal"),
+        pytest.param(lambda n: torch.rand(n, dtype=torch.float64), id="rand in float64"),
+        pytest.param(
+            lambda n: torch.empty(n).uniform_(generator=torch.Generator().manual_seed(3)), id="generator"
+        ),
+    ],
+)
+def test_a_buffer_may_be_drawn_in_any_way(drawn):
+    cls = type("Drawn", (DrawnFrequencies,), {"drawn": staticmethod(drawn)})
+    verdict = judge("float32", of_class(cls))
+    assert verdict.status == "pass", verdict
 
 
 # --- Encodings that refuse far positions

@@ -11,12 +11,12 @@ from fake_runs import edit_json, only_run, read_json, stamps
 from posenc.core.errors import UserError
 from posenc.core.paths import conf_dir
 from posenc.core.run_states import DIVERGED
-from posenc.results.records import SCHEMA_VERSION
 from posenc.running import stored_run as parts_of_runs
 from posenc.running.locks import locked
 from posenc.running.model_parts import code_of
 from posenc.running.run_directory import forget_diverged, put_together
 from posenc.running.stored_run import stored_run
+from posenc.settings.tree import SCHEMA_VERSION
 
 WINDOWS = [16, 32, 64]
 CELLS = {

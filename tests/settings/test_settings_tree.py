@@ -10,8 +10,8 @@ from posenc.config.compose import compose_jobs
 from posenc.config.overrides import parse
 from posenc.core.errors import UserError
 from posenc.settings.errors import user_error
-from posenc.settings.numbers import LARGEST_WHOLE
-from posenc.settings.stored import StoredSettingsError, read_settings
+from posenc.settings.numbers import LARGEST_WHOLE, as_written
+from posenc.settings.stored import MOST_VALUES, StoredSettingsError, plain_yaml, read_settings
 from posenc.settings.tree import EvalCommandSettings, RunSettings, SubjectSettings
 
 PLANT = {"share": 0.5, "pairs": 2, "cue": 1, "alphabet": 8, "weight": 1.0}
@@ -138,7 +138,8 @@ def test_whole_numbers_may_be_written_with_an_exponent(composed):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(True, "true"), (1e3, "1000"), (20261127093015123, "20261127093015123"), ("a", "a")]
+    ("value", "text"),
+    [(True, "true"), (1e3, "1000"), (2.5, "2.5"), (20261127093015123, "20261127093015123"), ("a", "a")],
 )
 def test_a_name_is_what_was_written(composed, value, text):
     assert RunSettings.model_validate(changed(composed, "name", value)).name == text
@@ -170,6 +171,8 @@ def test_a_given_model_has_no_training(composed):
     [
         ({"schema_version": 1}, "schema 1, which the posenc that wrote it"),
         ({"schema_version": 3}, "schema 3, which a newer posenc reads"),
+        ({"schema_version": 0}, "schema 0, which no posenc writes"),
+        ({"schema_version": "two"}, "schema 'two', which no posenc writes"),
         ({"seed": "zero"}, "config.yaml: seed"),
     ],
 )
@@ -183,6 +186,34 @@ def test_a_config_that_is_not_ours_is_refused(composed, change, problem):
 def test_a_config_that_is_no_mapping_is_refused(text):
     with pytest.raises(StoredSettingsError):
         read_settings(text)
+
+
+def test_as_many_values_as_are_allowed_are_read():
+    values = [1] * (MOST_VALUES - 1)  # the list is one as well
+    assert plain_yaml(yaml.safe_dump(values)) == values
+
+
+def test_more_values_than_are_allowed_are_refused():
+    with pytest.raises(StoredSettingsError, match="more than 20000 keys and values"):
+        plain_yaml(yaml.safe_dump([1] * MOST_VALUES))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (4e6, "4000000"),
+        (2.5, "2.5"),
+        (1e15, "1000000000000000"),
+        (1e16, "1e16"),
+        (2**60 + 1, "1152921504606846977"),
+        (-(2**63) + 1, "-9223372036854775807"),
+        (10**30, "a number of 31 digits"),
+        (True, "True"),
+    ],
+    ids=repr,
+)
+def test_a_refused_number_is_printed_in_its_digits(value, text):
+    assert str(as_written(value)) == text
 
 
 def test_the_settings_of_eval_may_be_null():

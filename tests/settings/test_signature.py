@@ -1,8 +1,10 @@
 """Parameters of a choice are checked by the signature of what takes them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, List, Literal  # noqa: UP035
 
 import pytest
+from annotated_types import Ge, MinLen
+from pydantic import Field
 
 from posenc.core.errors import UserError
 from posenc.settings.base import Choice
@@ -24,6 +26,18 @@ def function(
 
 def with_defaults(
     *, factor: Literal["auto"] | float = "auto", flag: bool = False, table: dict[str, int] | None = None
+) -> None: ...
+
+
+def of_an_author(
+    *,
+    keys: Annotated[int, Ge(1)] = 1,
+    reach: Annotated[int | None, Ge(1)] = None,
+    word: Annotated[Literal["auto"] | int, Field(description="keys")] = "auto",
+    pair: tuple[int, int] = (1, 2),
+    several: tuple[int, ...] = (),
+    widths: Annotated[list[int], MinLen(1)] = [1],  # noqa: B006
+    bare: List = [],  # noqa: B006, UP006
 ) -> None: ...
 
 
@@ -96,6 +110,61 @@ def test_wrong_types_beside_defaults_are_refused(key: str, value: Any) -> None:
     with pytest.raises(UserError) as caught:
         check_arguments(with_defaults, {key: value}, "group")
     assert caught.value.key == f"group.{key}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("keys", True),
+        ("keys", "7"),
+        ("keys", 0),
+        ("reach", True),
+        ("reach", 0),
+        ("word", True),
+        ("word", "7"),
+        ("pair", [1, True]),
+        ("pair", [1, "7"]),
+        ("pair", [1]),
+        ("several", [True]),
+        ("widths", []),
+        ("widths", ["7"]),
+    ],
+)
+def test_wrong_types_within_a_type_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        check_arguments(of_an_author, {key: value}, "group")
+    assert caught.value.key.startswith(f"group.{key}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "checked"),
+    [
+        ("keys", 4.0, 4),
+        ("reach", None, None),
+        ("reach", 3, 3),
+        ("word", "auto", "auto"),
+        ("word", 3, 3),
+        ("pair", [1, 2.0], (1, 2)),
+        ("several", [1, 2, 3], (1, 2, 3)),
+        ("widths", [2.0], [2]),
+        ("bare", [1], [1]),
+    ],
+)
+def test_right_types_within_a_type_are_taken(key: str, value: Any, checked: Any) -> None:
+    assert check_arguments(of_an_author, {key: value}, "group") == {key: checked}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("reach", 0, "a whole number from 1, or null"),
+        ("several", [True], "a list [a,b], each a whole number"),
+    ],
+)
+def test_a_type_within_a_type_says_what_is_allowed(key: str, value: Any, allowed: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_arguments(of_an_author, {key: value}, "group")
+    assert caught.value.allowed == allowed
 
 
 def test_an_unknown_key_gets_the_nearest_one() -> None:

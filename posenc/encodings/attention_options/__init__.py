@@ -7,27 +7,21 @@ Each option is a module here with a class that derives from `AttentionOption`. I
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from posenc.encodings.attention_options.base import AttentionOption
-from posenc.encodings.modules import modules_of
+from posenc.encodings.modules import classes_that_set
 
 
 @functools.cache
 def attention_options() -> list[type[AttentionOption]]:
     """Return the classes of all options, in the order in which they act."""
-    classes: list[type[AttentionOption]] = []
-    for module in modules_of(__name__, __path__):
-        defined = [value for value in vars(module).values() if inspect.isclass(value)]
-        options = [cls for cls in defined if issubclass(cls, AttentionOption)]
-        # An option gives its key a value. Abstract bases such as `Gate` annotate `key` without a value.
-        classes += [cls for cls in options if "key" in vars(cls)]
-    unique = dict.fromkeys(classes)  # a class is also found in a module that imports it
+    # An option gives its key a value. Abstract bases such as `Gate` do not.
+    classes = classes_that_set("key", __name__, __path__, AttentionOption)
     # Key and choice after the order, so that options of one order do not act by the names of their files.
-    return sorted(unique, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
+    return sorted(classes, key=lambda cls: (cls.order, cls.key, str(cls.choice)))
 
 
 def option_keys() -> dict[str, Any]:

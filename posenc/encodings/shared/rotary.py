@@ -16,6 +16,9 @@ Layout = Literal["interleaved", "half"]
 # A function from the trained frequencies to those that act, (n,) float64 each.
 FrequencyChange = Callable[[Tensor], Tensor]
 
+# How far a fraction of a head may be from a whole number, so that a third may be written as 0.333333.
+ROUNDED_OFF = 0.01
+
 
 def check_pairs(shape: Shape) -> None:
     """Raise ValueError for an odd head width, which is not made of pairs."""
@@ -25,16 +28,23 @@ def check_pairs(shape: Shape) -> None:
 
 
 def even_share(shape: Shape, fraction: float) -> int:
-    """Return the even width that is nearest to `fraction` of the head width.
+    """Return the even width that is `fraction` of the head width.
 
-    Raises ValueError for a width of 0, and for fraction 1 of an odd head, where one component would
-    stay unrotated.
+    Raises ValueError for a fraction that is no whole number of pairs.
     """
     if fraction == 1:
         check_pairs(shape)
-    width = 2 * round(shape.head_dim * fraction / 2)
-    if width == 0:
-        raise ValueError(f"fraction={fraction}: rotates nothing of head_dim={shape.head_dim}")
+    share = shape.head_dim * fraction
+    width = 2 * round(share / 2)
+    # Rounded to pairs, many fractions would be one encoding under the hashes and rows of several.
+    if width == 0 or abs(share - width) > ROUNDED_OFF:
+        below = 2 * math.floor(share / 2)
+        neighbours = [even for even in (below, below + 2) if 0 < even <= shape.head_dim]
+        nearest = " or ".join(f"{even / shape.head_dim:.6g}" for even in neighbours)
+        raise ValueError(
+            f"fraction={fraction}: {share:g} numbers of head_dim={shape.head_dim} are no whole pairs; "
+            f"the nearest that work: {nearest}"
+        )
     return width
 
 

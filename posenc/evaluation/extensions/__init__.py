@@ -8,15 +8,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from posenc.core.errors import UserError
-from posenc.core.paths import choice_file
-from posenc.encodings.building import without_name
+from posenc.core.paths import choice_file, mapping_in
 from posenc.encodings.modules import classes_with_a_name
 from posenc.evaluation.extensions.base import Extension, Length, NotForThisEncodingError, Times, leaves
 from posenc.evaluation.models import MeasuredModel
-from posenc.settings.base import Choice
+from posenc.settings.base import Choice, without_name
 from posenc.settings.signature import check_choice
 from posenc.settings.tree import NONE
 
@@ -91,4 +88,4 @@ def default_knobs(name: str) -> dict[str, Any]:
     path = choice_file("extend", name)
     if path is None:
         return {}
-    return without_name(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return without_name(mapping_in(path, "extend", name))

@@ -19,6 +19,7 @@ from torch import Tensor
 from posenc.encodings.base import Encoding
 from posenc.encodings.shared.rotary import Rotary
 from posenc.evaluation.extensions.base import Extension, Times, leaves
+from posenc.settings.base import without_name
 
 Factor = float | Literal["auto"]
 CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ class OtherFrequencies(Extension):
 
     def check_change(self, window: int) -> None:
         if window > self.reach and self._turns_as_trained(window):
-            knobs = ", ".join(f"extend.{knob}" for knob in self.settings if knob != "name")
+            knobs = ", ".join(f"extend.{knob}" for knob in without_name(self.settings))
             reason = f"at {window} tokens it turns by the frequencies of training"
             raise self.refusal(reason, hint=f"another {knobs} would change them" if knobs else None)
 
