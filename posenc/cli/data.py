@@ -14,7 +14,7 @@ from posenc.cli.data_task import print_task
 from posenc.config.keys_of_commands import KEYS_OF_DATA
 from posenc.config.overrides import CommandLine, refuse_others
 from posenc.core.console import say
-from posenc.core.errors import visible
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import cache_dir
 from posenc.core.plugins import import_plugins
 from posenc.data import CorpusFacts, corpus_notes, list_corpora, prepare, read_facts
@@ -30,7 +30,12 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # context lengths that `info` a
 
 def print_corpora(as_json: bool) -> None:
     """Print every corpus of `conf/data` and of installed packages."""
-    corpora = list_corpora()
+    corpora: list[ListedCorpus] = []
+    for listed in list_corpora():
+        if isinstance(listed, UserError):
+            say(f"left out: {listed.text()}")
+        else:
+            corpora.append(listed)
     if as_json:
         print(json.dumps([asdict(corpus) for corpus in corpora], indent=1))
         return

@@ -7,8 +7,8 @@ from corpora import conf, documents_of
 from fake_runs import only_run, read_json
 from tiny import TINY, write
 
-from posenc.core.paths import conf_dir
-from posenc.data import hub_texts
+from posenc.core.paths import choice_files, conf_dir
+from posenc.data import catalogue, hub_texts
 
 
 # --- posenc data list
@@ -33,6 +33,22 @@ def test_the_list_has_licence_size_and_state_of_every_corpus(listed):
         assert row["licence"]
         assert row["size"]
         assert not row["cached"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["- a list", "source: [", "name: 7", "name: mine\nsource: stream\nrows: 7"],
+    ids=["list", "no yaml", "no text for a name", "wrong parameters"],
+)
+def test_a_broken_yaml_of_a_package_hides_no_other_corpus(posenc, cache, monkeypatch, tmp_path, text):
+    broken = tmp_path / "mine.yaml"
+    broken.write_text(text)
+    files = choice_files("data") | {"mine": broken}
+    monkeypatch.setattr(catalogue, "choice_files", lambda group: files)
+    result = posenc("data", "list")
+    assert result.code == 0
+    assert "sympy" in result.out
+    assert "left out: error: data" in result.err
 
 
 def test_the_list_as_text_fits_a_terminal_and_makes_no_cache(posenc, cache, listed):
