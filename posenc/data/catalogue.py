@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from posenc.core.errors import UserError
+from posenc.core.errors import UserError, visible
 from posenc.core.paths import choice_files, mapping_in
 from posenc.data.corpus import known_figures
 from posenc.data.sources import MISSING, is_streamed, pinned_identity
@@ -42,7 +42,9 @@ def list_corpora() -> Iterator[ListedCorpus | UserError]:
         try:
             yield _listed(name, path)
         except UserError as error:
-            yield error
+            names_its_file = error.key == "data"
+            in_file = UserError("data", name, f"{visible(path)} has {error.key}: {error.problem}")
+            yield error if names_its_file else in_file
 
 
 def _listed(name: str, path: Path) -> ListedCorpus:

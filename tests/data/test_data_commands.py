@@ -48,7 +48,7 @@ def test_a_broken_yaml_of_a_package_hides_no_other_corpus(posenc, cache, monkeyp
     result = posenc("data", "list")
     assert result.code == 0
     assert "sympy" in result.out
-    assert "left out: error: data" in result.err
+    assert "left out: error: data=mine: " in result.err
 
 
 def test_the_list_as_text_fits_a_terminal_and_makes_no_cache(posenc, cache, listed):
