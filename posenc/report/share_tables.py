@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from posenc.core.quantities import length_text
 from posenc.report.tables import Table, table_of_rows
-from posenc.report.texts import percent_interval, whole_percent
+from posenc.report.texts import percent_interval
 from posenc.results.beside.found_values import FoundValues
 
 
@@ -26,4 +26,4 @@ def table_of_shares(first_head: str, heads: Sequence[str], found: Sequence[Found
 
 def _cell_text(found: FoundValues) -> str:
     """Return the share and its 95% interval, `98 [91, 100]`."""
-    return f"{whole_percent(found.share)} {percent_interval(found.ci95)}"
+    return f"{100 * found.share:.0f} {percent_interval(found.ci95)}"

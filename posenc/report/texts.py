@@ -78,13 +78,13 @@ def unit_text(header: Header) -> str:
 
 def percent_text(cell: RecallCell | None) -> str:
     """Return a recall as `98%`; empty without one."""
-    return "" if cell is None else f"{whole_percent(cell.accuracy)}%"
+    return "" if cell is None else f"{100 * cell.accuracy:.0f}%"
 
 
 def percent_interval(interval: Interval) -> str:
-    """Return an interval of shares in per cent: `[91, >99]`."""
+    """Return an interval of shares in per cent: `[91, 100]`."""
     low, high = interval
-    return f"[{whole_percent(low)}, {whole_percent(high)}]"
+    return f"[{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def share_text(share: float) -> str:
@@ -93,31 +93,19 @@ def share_text(share: float) -> str:
     percent = 100 * share
     if 0 < percent < 0.1:
         return "<0.1%"
-    return f"{percent:.1f}%" if 0 < percent < 1 else f"{whole_percent(share)}%"
+    return f"{percent:.1f}%" if 0 < percent < 1 else f"{percent:.0f}%"
 
 
 def share_with_interval(cell: RecallCell) -> str:
-    """Return a recall in per cent with its interval: `62±4`, or `71 [3, 100]` where ± would mislead."""
+    """Return a recall in per cent with its interval: `62±4`, or `71 [3, 100]` where that is lopsided."""
     low, high = cell.ci95
-    number = whole_percent(cell.accuracy)
     percent = 100 * cell.accuracy
     above = 100 * high - percent
     below = percent - 100 * low
-    half = round((above + below) / 2)
     # 71±48 once stood for [3, 100]: an interval that is cut at 100 has no single half width.
-    is_lopsided = abs(above - below) > LOPSIDED
-    # 100±0 once stood for [99.4, 100], as if nothing were uncertain. And `>99` is no middle of an interval.
-    if is_lopsided or half == 0 or not number.isdecimal():
-        return _number_and_interval(number, cell.ci95)
-    return f"{number}±{half}"
-
-
-def _number_and_interval(number: str, interval: Interval) -> str:
-    """Return `45 [12, 80]` in per cent; the number alone where both ends print like it."""
-    # By the printed digits: `45 [45, 45]` would look like a measured agreement.
-    if {whole_percent(end) for end in interval} == {number}:
-        return number
-    return f"{number} {percent_interval(interval)}"
+    if abs(above - below) > LOPSIDED:
+        return f"{percent:.0f} {percent_interval(cell.ci95)}"
+    return f"{percent:.0f}±{(above + below) / 2:.0f}"
 
 
 def learning_text(learning: Learning) -> str:
@@ -143,9 +131,13 @@ def learned_of_seeds(answers: RowExact) -> str:
 
 def spread_text(spread: Spread) -> str:
     """Return `45 [12, 80]` in per cent; the number alone where all seeds agree."""
+    text = whole_percent(spread.median)
     # The range of many seeds is that of the two oddest. Quartiles say where half of them are.
-    interval = spread.quartiles or (spread.low, spread.high)
-    return _number_and_interval(whole_percent(spread.median), interval)
+    low, high = spread.quartiles or (spread.low, spread.high)
+    # By the printed digits: `45 [45, 45]` would look like a measured agreement.
+    if whole_percent(low) == whole_percent(high):
+        return text
+    return f"{text} [{whole_percent(low)}, {whole_percent(high)}]"
 
 
 def whole_percent(share: float) -> str:

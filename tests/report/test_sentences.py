@@ -4,19 +4,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from fake_runs import T, compared, needle_records, positions, recall_records, record, write_run
+from fake_runs import T, compared, positions, recall_records, record, write_run
 
 from posenc.report.formats import render
-from posenc.report.parts import tables_of_parts
-from posenc.report.parts.recall import recall_table
 from posenc.report.reports import paper_report, short_report
 from posenc.report.sentences.answer import answer
 from posenc.report.sentences.facts import IN_FACTS, facts_of
 from posenc.report.sentences.notes import full_notes, sample_line, unit_note
 from posenc.report.sentences.recall import recall_line
-from posenc.report.texts import share_text, share_with_interval
+from posenc.report.texts import share_with_interval
 from posenc.results import load_runs
-from posenc.results.beside.recall import RECALL
 from posenc.results.beside.recall_cells import Place, RecallCell
 from posenc.results.comparison import compare_runs
 from posenc.results.identity import Conditions
@@ -50,9 +47,6 @@ def test_the_facts_are_what_all_rows_share(sweep):
         (0.814, (0.7798, 0.8482), "81±3"),
         (0.71, (0.03, 1.0), "71 [3, 100]"),
         (0.97, (0.9466, 0.9996), "97±3"),
-        (1.0, (0.996, 1.0), "100 [>99, 100]"),  # ±0 would say that nothing is uncertain
-        (0.997, (0.991, 0.999), ">99 [99, >99]"),
-        (0.998, (0.996, 0.999), ">99"),
     ],
 )
 def test_half_an_interval_of_recall_is_rounded_once(accuracy, ci95, text):
@@ -467,40 +461,3 @@ def test_what_cannot_be_compared_with_a_baseline_is_no_rival(tmp_path):
 def test_what_facts_say_elsewhere_are_names_of_conditions():
     conditions = Conditions(trained_on="sympy", tokenizer="bytes", context_length=T, model="nano")
     assert set(conditions.texts()) >= IN_FACTS
-
-
-# --- Shares near all and nothing
-
-
-def recalling_all_but(root, missed):
-    """Write a run that finds all of 1,000 values at each distance, but for so many of the farthest."""
-    found = {8: 1000, 448: 1000 - missed}
-    write_run(
-        root, "rope", records=[record(T, 1.2), record(8 * T, 1.3), *recall_records(found, windows=1000)]
-    )
-    return compared(root)
-
-
-@pytest.mark.parametrize(("missed", "text"), [(0, "100%"), (4, ">99%"), (996, "<1%"), (1000, "0%")])
-def test_all_and_nothing_of_recall_are_said_only_where_they_are_exact(tmp_path, missed, text):
-    assert f", {text} at 8x;" in recall_line(recalling_all_but(tmp_path, missed))
-
-
-def test_the_table_of_recall_says_all_and_nothing_only_where_they_are_exact(tmp_path):
-    comparison = recalling_all_but(tmp_path, 4)
-    table = recall_table(comparison, RECALL.of_table(comparison))
-    assert table.rows[0][-1].text.startswith(">99 [99, ")
-
-
-@pytest.mark.parametrize(("correct", "text"), [(16, "100 "), (1000, "100 "), (996, ">99 ")])
-def test_the_table_of_facts_says_all_only_where_it_is_exact(tmp_path, correct, text):
-    answers = 16 if correct == 16 else 1000
-    records = needle_records({1: [correct] * 3}, answers=answers)
-    write_run(tmp_path, records=records)
-    (table,) = tables_of_parts(compared(tmp_path, protocol="needle").rows)
-    assert table.rows[0][1].text.startswith(text)
-
-
-@pytest.mark.parametrize(("share", "text"), [(0.996, ">99%"), (0.004, "0.4%"), (1.0, "100%"), (0.0, "0%")])
-def test_a_share_of_attention_is_all_only_where_it_is_exact(share, text):
-    assert share_text(share) == text

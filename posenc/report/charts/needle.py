@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from posenc.report.charts.base import Chart, Panel, RowNames, short_number, source_sentence
 from posenc.report.charts.grids import Square, grid_of_shares
 from posenc.report.charts.looks import Look
-from posenc.report.texts import whole_percent
 from posenc.results.beside.needle import NEEDLE
 
 
@@ -36,6 +35,6 @@ def _squares(panel: Panel, names: RowNames) -> Iterator[Square]:
                 row=f"{cell.depth:g}",
                 column=str(cell.found.window),
                 meaning="share",
-                text=whole_percent(cell.found.share),
+                text=f"{100 * cell.found.share:.0f}",
                 shade=short_number(cell.found.share),
             )

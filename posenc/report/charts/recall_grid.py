@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from posenc.report.charts.base import Chart, Panel, RowNames, short_number, source_sentence
 from posenc.report.charts.grids import Square, grid_of_shares
 from posenc.report.charts.looks import Look
-from posenc.report.texts import whole_percent
+from posenc.report.texts import percent_text
 from posenc.results.beside.recall import RECALL
 
 
@@ -36,6 +36,6 @@ def _recall_squares(panel: Panel, names: RowNames) -> Iterator[Square]:
                     row=str(cell.place.window),
                     column=str(cell.place.distance),
                     meaning="recall",
-                    text=whole_percent(cell.accuracy),
+                    text=percent_text(cell).removesuffix("%"),
                     shade=short_number(cell.accuracy),
                 )

@@ -20,7 +20,7 @@ from posenc.report.tables import (
     names_column,
     text_column,
 )
-from posenc.report.texts import learning_text, percent_interval, share_with_interval, whole_percent
+from posenc.report.texts import learning_text, percent_interval, percent_text, share_with_interval
 from posenc.results.beside.base import LEARNED
 from posenc.results.beside.recall import (
     HORIZON_SHARE,
@@ -150,7 +150,7 @@ def _recall_cell(row: Row, index: int, kind: TableKind, *, has_ranks: bool) -> T
 
 
 def _recall_text(cell: RecallCell, kind: TableKind) -> str:
-    number = whole_percent(cell.accuracy)
+    number = percent_text(cell).removesuffix("%")
     if kind is TableKind.FULL:
         return f"{number} {percent_interval(cell.ci95)}"
     if kind is TableKind.PAPER:

@@ -8,14 +8,7 @@ from posenc.core.quantities import length_text
 from posenc.report.cell_texts import horizon_text
 from posenc.report.protocol_words import planted_noun
 from posenc.report.sentences.settling import Rival, what_settles
-from posenc.report.texts import (
-    MOST_NAMED,
-    learning_text,
-    names_text,
-    percent_text,
-    row_label,
-    whole_percent,
-)
+from posenc.report.texts import MOST_NAMED, learning_text, names_text, percent_text, row_label
 from posenc.results.beside.recall import (
     RECALL,
     did_not_learn_to_recall,
@@ -146,7 +139,7 @@ def recall_note(comparison: Comparison, with_interval: bool) -> str:
         note = f"{seeds}; @{longest}: % that these find at the farthest distance"
     # Without the level of a guess, 6% of sixteen values looks like a little memory.
     if table_recall.guess is not None:
-        note += f" (a guess: {whole_percent(table_recall.guess / 100)}%)"
+        note += f" (a guess: {table_recall.guess:.0f}%)"
     if any(did_not_learn_to_recall(row) for row in comparison.rows):
         note += "; (did not learn)"
     if with_interval:
