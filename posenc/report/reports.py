@@ -11,7 +11,7 @@ from posenc.core.errors import plural
 from posenc.core.quantities import length_text
 from posenc.report.cell_texts import LOSS_HEAD, breaks_text, half_width, has_curves, loss_text, rank_of_number
 from posenc.report.parts import cell_columns, row_columns, tables_of_parts
-from posenc.report.parts.exact import exact_table
+from posenc.report.parts.exact import exact_table, tokens_table
 from posenc.report.parts.recall import recall_columns_of, recall_table
 from posenc.report.sentences.answer import answer
 from posenc.report.sentences.exact import exact_notes, is_exact
@@ -130,7 +130,7 @@ def full_report(comparison: Comparison) -> Report:
     """Return everything: each number with its interval, the recall, and the figures of each row."""
     tables = []
     if is_exact(comparison):
-        tables.append(exact_table(comparison, full=True))
+        tables += [exact_table(comparison, full=True), tokens_table(comparison)]
     lengths_table = _lengths_table(comparison)
     has_numbers = len(lengths_table.columns) > lengths_table.n_keys
     # The protocol `recall` has windows of its own. Their losses are no change against T.

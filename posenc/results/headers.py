@@ -12,7 +12,7 @@ from posenc.results.cells import shared_or_none
 from posenc.results.drafts import Draft, protocols_of
 from posenc.results.grouping import CODE
 from posenc.results.identity import differing, text_name, tokens_trained
-from posenc.results.measurements import Member, measurements_of
+from posenc.results.measurements import Measurement, Member, measurements_of
 from posenc.results.plain import NOT_IN_JSON
 from posenc.results.records import METRICS, REFERENCES, UNIT, Metric, TokenizerFacts
 from posenc.results.runs import Run
@@ -134,7 +134,7 @@ def make_header(draft: Draft, baseline: str | None) -> Header:
         precisions=_precisions(runs),
         evaluated_in=shared_or_none(measurement.precision for measurement in recorded),
         also_measured=tuple(name for name in protocols_of(runs) if name != draft.protocol),
-        nats_per_bpb=_nats_per_bpb(runs),
+        nats_per_bpb=_nats_per_bpb(recorded),
     )
 
 
@@ -239,13 +239,14 @@ def _precisions(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(sorted(str(precision) for precision in precisions if precision))
 
 
-def _nats_per_bpb(runs: Sequence[Run]) -> float | None:
-    """Return how many nats per token equal one bit per byte, the median over records; None without bytes."""
+def _nats_per_bpb(measurements: Sequence[Measurement]) -> float | None:
+    """Return how many nats per token equal one bit per byte, the median over a table; None without bytes."""
+    # Of the table alone: tokens of another text or protocol have other bytes, and with all records of the
+    # runs an interval in nats could lie beside its own change.
     ratios = []
-    for run in runs:
-        for record in run.records:
-            if record["nats"] and record["bpb"]:
-                ratios.append(record["nats"] / record["bpb"])
+    for measurement in measurements:
+        if measurement.nats and measurement.bpb:
+            ratios.append(measurement.nats / measurement.bpb)
     # The ratio is the bytes of a token times log 2, and differs a little between sets of targets. The median
     # is not moved by a record of few targets.
     return statistics.median(ratios) if ratios else None

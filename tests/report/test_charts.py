@@ -148,6 +148,14 @@ def test_the_band_is_the_standard_deviation_over_seeds(swept):
     assert "standard deviation over 3 seeds" in made.caption
 
 
+def test_the_caption_says_that_the_band_of_one_seed_is_another(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path, "alibi", seed=seed, losses={1: 1.2 + 0.01 * seed, 8: 1.3})
+    write_run(tmp_path, "rope", losses={1: 1.2, 8: 1.4})
+    caption = chart_of("context", comparisons_of(tmp_path)).caption
+    assert "standard deviation over 3 seeds; of 1 seed 95% CI over documents." in caption
+
+
 def test_the_band_of_one_seed_is_the_interval_of_its_change_around_the_loss(recalling):
     comparisons = comparisons_of(recalling)
     row = comparisons[0].rows[0]

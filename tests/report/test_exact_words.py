@@ -103,6 +103,14 @@ def test_everything_has_the_interval_of_the_chance_to_learn(comparison):
     assert row[1] == "2/3 [9, 99]%"
 
 
+def test_shares_of_tokens_do_not_stand_below_the_title_of_whole_answers(comparison):
+    whole, tokens = full_report(comparison).tables[:2]
+    assert whole.title == "whole answers, %"
+    assert not [head for head in whole.heads if "tokens" in head]
+    assert tokens.title == "right tokens, %"
+    assert tokens.heads[-1] == "tokens@8x"
+
+
 @pytest.mark.parametrize(
     ("share", "text"), [(1.0, "100"), (0.999, ">99"), (0.0, "0"), (0.001, "<1"), (0.5, "50")]
 )

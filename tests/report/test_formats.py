@@ -122,6 +122,12 @@ def test_the_caption_explains_the_interval_of_losses_only_where_there_are_losses
     assert notes.count("±: half the 95% CI") == times
 
 
+def test_beside_a_baseline_the_caption_says_what_its_own_plus_minus_is(sweep):
+    text = render([compared(sweep, baseline="rope")], "markdown")
+    assert "- ±: half the 95% CI; of a loss the standard deviation over seeds\n" in text
+    assert "at the same length; losses have no sign" in text
+
+
 def test_recall_in_a_paper_has_its_interval(recalling):
     text = render([compared(recalling)], "latex")
     assert r"97 [92, 99]" in text

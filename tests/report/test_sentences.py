@@ -148,6 +148,22 @@ def test_two_seeds_nearly_a_nat_apart_are_unresolved_with_what_would_settle_it(t
     assert "tied" not in text
 
 
+def test_a_row_of_one_seed_below_the_lowest_is_no_contradiction(tmp_path):
+    write_noisy(tmp_path, "alibi", [1.86, 1.87])
+    write_noisy(tmp_path, "nope", [1.8])
+    assert answer(compared(tmp_path)).startswith(
+        "Lowest loss at T and 8x: alibi (of rows with several seeds)."
+    )
+
+
+@pytest.mark.parametrize("make_report", [short_report, paper_report])
+def test_the_note_on_marks_says_that_a_row_of_one_seed_is_no_best(tmp_path, make_report):
+    write_noisy(tmp_path, "alibi", [1.86, 1.87])
+    write_noisy(tmp_path, "nope", [1.8])
+    notes = " ".join(make_report(compared(tmp_path)).notes)
+    assert "(of rows with several seeds)" in notes
+
+
 @pytest.mark.parametrize(
     ("seeds", "advice"),
     [

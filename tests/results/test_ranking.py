@@ -267,6 +267,17 @@ def test_of_eight_documents_there_is_no_interval_and_nothing_is_resolved():
     assert comparisons[1].needs == "documents"
 
 
+def test_of_eight_documents_a_copy_is_tied():
+    few = {0: EASY[1].at(np.arange(8))}
+    assert words_of(versus_best(few, dict(few))) == {0: "best", 1: "tied"}
+
+
+def test_of_eight_documents_a_loss_that_is_equal_by_chance_is_no_copy():
+    few = EASY[1].at(np.arange(8))
+    turned = sample(few.nats[::-1] / few.bytes / BIT)
+    assert words_of(versus_best({0: few}, {0: turned}))[1] == "unresolved"
+
+
 # --- Holm's correction over the other rows
 BEST = row(1.0)
 ABOVE = row(1.0525, wiggle=0.115)  # its p beyond the margin is 0.03 where there is no other row

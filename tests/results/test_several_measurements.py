@@ -3,6 +3,7 @@
 import pytest
 from fake_runs import T, positions, recall_records, record, rows_of, write_run
 
+from posenc.report.cell_texts import verdict_interval
 from posenc.report.sentences.notes import left_out_notes
 from posenc.results import load_runs
 from posenc.results.comparison import compare_runs
@@ -151,3 +152,17 @@ def test_recall_stands_beside_the_losses_of_its_own_text_alone(tmp_path):
 def test_the_losses_of_a_summary_are_those_of_the_first_table(tmp_path):
     run = write_run(tmp_path, records=[*AS_TRAINED, *SECOND["text"]])
     assert headline_losses(load_run(run))[1.0] == pytest.approx(1.1)
+
+
+def test_an_interval_in_nats_holds_its_change_whatever_another_protocol_scored(tmp_path):
+    """Tokens of the other protocol have one byte, and those of the table four: its bits are others."""
+    for seed in range(3):
+        slope = 0.001 + 0.0001 * seed
+        losses = [record(window, 1.2 + slope * window, bytes=[40] * 40) for window in (T, 2 * T)]
+        other = {"protocol": "sliding", "stride": 8, "targets_hash": "s"}
+        others = [record(window, 1.2, **other) for window in (T, 2 * T, 4 * T, 8 * T)]
+        write_run(tmp_path, seed=seed, records=[*losses, *others])
+    table = compare_runs(load_runs([tmp_path]))[0]
+    cell = table.rows[0].cells[-1]
+    low, high = verdict_interval(table.header, cell)
+    assert low <= cell.change <= high

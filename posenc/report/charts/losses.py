@@ -248,11 +248,13 @@ def _bands_sentence(panels: Sequence[Panel], rows: Sequence[str]) -> str:
         return "Without bands: too many lines."
     cells = [cell for panel in panels for row in panel.comparison.rows for cell in row.cells]
     counts = sorted({cell.seeds for cell in cells if cell.spread is not None})
-    if len(counts) == 1:
-        return f"Bands: standard deviation over {plural(counts[0], 'seed')}."
-    if counts:
-        return f"Bands: standard deviation over {counts[0]} to {counts[-1]} seeds."
-    return "Bands: 95% CI over documents (1 seed)." if any(cell.change_ci95 for cell in cells) else ""
+    # Rows of one seed stand beside rows of several, and their bands are of another kind.
+    has_single_seed = any(cell.change_ci95 is not None and cell.spread is None for cell in cells)
+    if not counts:
+        return "Bands: 95% CI over documents (1 seed)." if has_single_seed else ""
+    seeds = plural(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    of_single_seed = "; of 1 seed 95% CI over documents" if has_single_seed else ""
+    return f"Bands: standard deviation over {seeds}{of_single_seed}."
 
 
 # --- the axis

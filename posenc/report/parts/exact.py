@@ -9,7 +9,7 @@ from posenc.core.quantities import length_text
 from posenc.report.parts.base import CellColumn, ChartKind, CsvFields, ReportPart, RowColumn
 from posenc.report.sentences.exact import answers_in_window, table_answers
 from posenc.report.tables import Table, TableColumn, names_column, text_column
-from posenc.report.texts import spread_text, whole_percent
+from posenc.report.texts import percent_interval, spread_text
 from posenc.results.beside.base import LEARNED
 from posenc.results.beside.exact import EXACT, ExactCell, RowExact, Spread
 from posenc.results.cells import Cell
@@ -67,7 +67,7 @@ def _grid(panels: Sequence[Panel], names: RowNames, look: Look) -> Chart | None:
 def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
     """Return a line for each row: the seeds that learned, and whole answers by window.
 
-    With `full` there are also the interval of the probability to learn, and the shares of right tokens.
+    With `full` there is also the interval of the probability to learn.
     """
     rows = comparison.rows
     columns = [
@@ -80,12 +80,18 @@ def exact_table(comparison: Comparison, *, full: bool = False) -> Table:
         may_be_dropped = multiple < 1 and not full  # where the table is too wide
         rank = index if may_be_dropped else None
         columns.append(text_column(f"@{length_text(multiple)}", texts, drop_rank=rank))
-    if full:
-        # Right tokens are in --full alone: a share of 90% of right tokens may be not one right answer.
-        columns += _token_columns(comparison, "tokens", lambda cell: cell.tokens)
-        if any(_has_generated(row) for row in rows):
-            columns += _token_columns(comparison, "own tokens", lambda cell: cell.generated_tokens)
     return Table(tuple(columns), "whole answers, %")
+
+
+def tokens_table(comparison: Comparison) -> Table:
+    """Return a line for each row: the right tokens by window, and those in answers that the model wrote."""
+    # For --full alone: a share of 90% of right tokens may be not one right answer. In a table of its own,
+    # since below the title `whole answers` its shares were read as such.
+    columns = [names_column(comparison.rows)]
+    columns += _token_columns(comparison, "tokens", lambda cell: cell.tokens)
+    if any(_has_generated(row) for row in comparison.rows):
+        columns += _token_columns(comparison, "own tokens", lambda cell: cell.generated_tokens)
+    return Table(tuple(columns), "right tokens, %")
 
 
 def _learned_cell(answers: RowExact | None, *, full: bool) -> str:
@@ -94,8 +100,7 @@ def _learned_cell(answers: RowExact | None, *, full: bool) -> str:
     text = f"{answers.learned}/{answers.seeds}"
     if not full:
         return text
-    low, high = answers.learned_ci95
-    return f"{text} [{whole_percent(low)}, {whole_percent(high)}]%"
+    return f"{text} {percent_interval(answers.learned_ci95)}%"
 
 
 def _whole_text(row: Row, index: int) -> str:

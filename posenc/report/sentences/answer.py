@@ -13,8 +13,10 @@ from posenc.report.sentences.recall import recall_answer
 from posenc.report.sentences.settling import ENOUGH_SEEDS, Rival, what_settles
 from posenc.report.sentences.shared import (
     NOTHING_BEYOND_SHOWN,
+    OF_SEVERAL_SEEDS,
     all_cells,
     has_unigram_reference,
+    is_below_best,
     is_recall_only,
     length_name,
     lengths_by_names,
@@ -172,9 +174,15 @@ def _rank_answers(comparison: Comparison, column_indices: Sequence[int]) -> list
         tied = _rows_of_rank(comparison.rows, index, "tied")
         if not best:
             continue
-        text = names_text(best)
+        details = []
+        # Otherwise the sentence would contradict the column, in which a reader sees a lower number.
+        if any(is_below_best(row.cells[index].versus_best) for row in comparison.rows):
+            details.append(OF_SEVERAL_SEEDS)
         if tied:
-            text += f" (tied: {names_text(tied, 'others')})"
+            details.append(f"tied: {names_text(tied, 'others')}")
+        text = names_text(best)
+        if details:
+            text += f" ({'; '.join(details)})"
         lowest_at.append((text, length_name(comparison, index)))
     sentences = [
         f"Lowest loss at {lengths}: {text}." for text, lengths in lengths_by_names(lowest_at).items()

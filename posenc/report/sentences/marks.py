@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from posenc.report.cell_texts import rank_of_number
 from posenc.report.sentences.recall import farthest_recalls, rows_of_unresolved_recall
-from posenc.report.sentences.shared import is_recall_only, length_name, lengths_by_names
+from posenc.report.sentences.shared import (
+    OF_SEVERAL_SEEDS,
+    is_below_best,
+    is_recall_only,
+    length_name,
+    lengths_by_names,
+)
 from posenc.report.tables import BEST, TIED
 from posenc.report.texts import names_text
 from posenc.results.beside.recall import RECALL
@@ -62,10 +68,13 @@ def paper_marks_note(comparison: Comparison, indices: Sequence[int]) -> str:
 def _quantity_of_marks(comparison: Comparison, indices: Sequence[int]) -> str:
     """Return what the best of a column is: `lowest loss at T, lowest change past T, highest recall`."""
     multiples = set()
+    has_lower_row = False
     for row in comparison.rows:
         for index in indices:
-            if rank_of_number(comparison, row.cells[index]) is not None:
+            rank = rank_of_number(comparison, row.cells[index])
+            if rank is not None:
                 multiples.add(comparison.columns[index].multiple)
+                has_lower_row = has_lower_row or is_below_best(rank)
     quantities = []
     if comparison.header.baseline is not None and multiples:
         quantities.append("lowest loss")
@@ -74,6 +83,8 @@ def _quantity_of_marks(comparison: Comparison, indices: Sequence[int]) -> str:
             quantities.append("lowest loss at T")
         if multiples - {1}:
             quantities.append("lowest change elsewhere" if min(multiples) < 1 else "lowest change past T")
+    if has_lower_row:
+        quantities[-1] += f" ({OF_SEVERAL_SEEDS})"
     if any(cell.rank is not None for _, cell in farthest_recalls(comparison)):
         quantities.append("highest recall")
     return ", ".join(quantities)

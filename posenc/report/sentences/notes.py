@@ -51,7 +51,7 @@ def unit_note(comparison: Comparison) -> str:
     header = comparison.header
     unit = unit_text(header)
     if header.baseline is not None:
-        return f"{unit}: difference to {header.baseline} at the same length; of itself the loss"
+        return f"{unit}: difference to {header.baseline} at the same length; losses have no sign"
     if has_curves(comparison):
         return f"loss in {unit} at position T, then the rise over the mean from T/2 to T"
     quantity = "perplexity" if header.metric == "ppl" else f"loss in {unit}"
@@ -97,7 +97,11 @@ def plus_minus_note(comparison: Comparison) -> str:
     over_seeds = any(cell.spread is not None for cell in cells)
     over_documents = any(cell.change_ci95 and cell.change_spread is None for cell in cells)
     if comparison.header.baseline is not None:
-        return "±: half the 95% CI"
+        # The baseline has losses in a table of differences, and so has a row that cannot be compared with it.
+        losses = [cell for cell in cells if cell.versus_baseline is None]
+        has_spread = any(cell.spread is not None for cell in losses)
+        of_losses = "; of a loss the standard deviation over seeds" if has_spread else ""
+        return f"±: half the 95% CI{of_losses}"
     if over_seeds and over_documents:
         return "±: standard deviation over seeds, with one seed half the 95% CI over documents"
     if over_seeds:

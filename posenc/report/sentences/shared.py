@@ -10,7 +10,9 @@ from posenc.results.cells import Cell
 from posenc.results.comparison import Comparison
 from posenc.results.headers import Header
 from posenc.results.records import UNIGRAM
+from posenc.results.statistics.ranking import Versus
 
+OF_SEVERAL_SEEDS = "of rows with several seeds"  # what is the lowest where a row of one seed is lower
 NOTHING_BEYOND_SHOWN = "No length beyond T is shown."  # where a user chose other columns
 
 
@@ -42,6 +44,11 @@ def lengths_by_names(lengths_of_rows: Iterable[tuple[str, str]]) -> dict[str, st
     for names, length in lengths_of_rows:
         lengths_of.setdefault(names, []).append(length)
     return {names: " and ".join(lengths) for names, lengths in lengths_of.items()}
+
+
+def is_below_best(versus: Versus | None) -> bool:
+    """Tell whether a row lies below the best of its column: one seed may, as it is no best among several."""
+    return versus is not None and versus.difference < 0
 
 
 def has_unigram_reference(header: Header) -> bool:

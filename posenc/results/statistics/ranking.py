@@ -56,7 +56,7 @@ class Versus:
     difference: float  # row - reference, nats per token or bits per byte: the comparison's metric
     ci95: Interval | None  # of the difference, over seeds and documents; two-sided, widened by the correction
     p: float | None  # corrected, two-sided; that the truth is within SAME_MARGIN, or has the other sign
-    word: Word  # tied: ci95 is within SAME_MARGIN; unresolved: it is too wide; below: only of a baseline
+    word: Word  # tied: equal, or ci95 within SAME_MARGIN; unresolved: it is too wide; below: of a baseline
     method: Method
     needs: Needs | None = None  # whether more seeds or more documents would settle what is unresolved
 
@@ -111,6 +111,9 @@ def _compared(rows: Mapping[int, RankedRow], reference: int | None, unit: float)
         # interval lies beyond the margin.
         interval = estimate.interval(1 - level)
         word = _word(estimate.value, p, interval)
+        # As with verdicts: equal measurements are equal losses, even of too few documents for an interval.
+        if _are_copies(rows[index].ratios, reference_row.ratios):
+            word = "tied"
         if word == "below" and reference is None:
             word = "unresolved"  # a row with one seed that is below the best row with several
         # The method that knows less is named: the interval is only as good as the worse of its two variances.
@@ -244,6 +247,20 @@ def _word(difference: float, p: float | None, interval: Interval | None) -> Word
     low, high = interval
     is_within_margin = low >= -SAME_MARGIN and high <= SAME_MARGIN
     return "tied" if is_within_margin else "unresolved"
+
+
+def _are_copies(ratios: Sequence[Ratio], others: Sequence[Ratio]) -> bool:
+    """Tell whether two rows are equal seed by seed: all losses, and what they are without a document."""
+    import numpy as np
+
+    if len(ratios) != len(others):
+        return False
+    # A test-time extension that does nothing up to T is such a copy of its model there. Without the only
+    # document there is no loss, which is nan on both sides.
+    return all(
+        ratio.value == other.value and np.array_equal(ratio.left_out, other.left_out, equal_nan=True)
+        for ratio, other in zip(ratios, others, strict=True)
+    )
 
 
 def _needs(estimate: Estimate, method: Method) -> Needs:
