@@ -34,6 +34,10 @@ class Blocks(Plan):
     def targets_in(self, window: int) -> int:
         return self.block
 
+    def count_targets(self, window: int) -> int:
+        # Not by windows: those of `sliding` and `nonoverlapping` may end with a shorter one.
+        return len(self.documents) * self.block
+
     def stops(self, context: EvalContext) -> np.ndarray:
         """Return the end of each block in the tokens of the store: (N,) int64, exclusive."""
         return context.document_starts[self.documents] + self.ends

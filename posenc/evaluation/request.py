@@ -88,4 +88,8 @@ class Plan(ABC):
 
     @abstractmethod
     def targets_in(self, window: int) -> int:
-        """Return how many tokens of one window are scored."""
+        """Return how many last tokens of one window get a loss: its targets and what stands between them."""
+
+    @abstractmethod
+    def count_targets(self, window: int) -> int:
+        """Count the targets of the record at this window. `--dry-run` shows them; 0 where nothing fits."""

@@ -296,13 +296,11 @@ def _cell_estimates(
     # A pass costs, a protocol does not: the second protocol with the same windows takes no time.
     for (cell, makes_passes), has_record in zip(cells_with_passes(cells, stored), stored, strict=True):
         context = cell.context
-        n_windows = count_of_windows(cell)
-        targets_in_window = cell.plan.targets_in(cell.window)
         without_passes = CellEstimate(
             protocol=cell.protocol.name,
             extension=None if context.extension is None else context.extension.settings["name"],
             window=cell.window,
-            targets=n_windows * targets_in_window,
+            targets=cell.plan.count_targets(cell.window),
             is_stored=has_record,
         )
         if has_record:
@@ -317,6 +315,7 @@ def _cell_estimates(
             estimates.append(dataclasses.replace(without_passes, problem=str(error)))
             continue
         seconds = costs.seconds(cell, inputs, rates) if makes_passes else 0.0
+        n_windows = count_of_windows(cell)
         # Drawn positions are the same in all windows of a batch, so windows of different draws share no pass.
         draws = min(DRAWS, n_windows) if "positions" in encoding.hooks else 1
         batch = max(1, context.batch_tokens // inputs)  # windows

@@ -67,6 +67,14 @@ def test_targets_and_passes_are_those_of_the_evaluation(measure, run_copy, monke
     assert int(n_passes) == counted.count(48)
 
 
+def test_questions_between_the_values_of_needle_are_no_targets(measure, run_copy):
+    options = ("eval.lengths=[1x,8x]", "eval.protocols=[needle]", "eval.needle.windows=2")
+    planned = cells_of(measure(*options, "--dry-run"))
+    assert measure(*options).code == 0
+    (measured,) = (r for r in load_run(run_copy).records if r["protocol"] == "needle" and r["targets"])
+    assert planned["needle", measured["window"]][0] == f"{measured['targets']:,}"
+
+
 def test_small_steps_are_not_free_beside_whole_windows(measure):
     """They score the same targets, and make many more passes."""
     protocols = "eval.protocols=[nonoverlapping,sliding]"

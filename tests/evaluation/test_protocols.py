@@ -73,6 +73,14 @@ def test_a_plan_counts_the_tokens_that_go_through_the_model(subject_of, planned,
         assert sum(passed) == plan.tokens(window), window
 
 
+@EACH_CASE
+def test_a_plan_counts_the_targets_of_the_record(subject_of, planned, name, changes):
+    subject = subject_of("rope")
+    protocol, plan, windows = planned(name, changes)
+    for window in windows:
+        assert plan.count_targets(window) == protocol.measure(subject, plan, window).targets.sum(), window
+
+
 @pytest.mark.parametrize("name", ["sliding", "nonoverlapping", "positions"])
 def test_where_a_document_begins_windows_are_shorter(subject_of, name):
     """Documents of a single span, which has no text before it, side by side in the store."""

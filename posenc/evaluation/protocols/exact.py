@@ -29,6 +29,8 @@ from posenc.settings.numbers import Flag, Whole
 if TYPE_CHECKING:
     from posenc.evaluation.passes import EvalContext
 
+SKETCHED = 8  # instances by which a plan says where the answers of a window stand
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlan(Plan):
@@ -59,8 +61,27 @@ class TaskPlan(Plan):
         # counted.
         return self.count * window
 
+    def check_fits(self, window: int) -> None:
+        self.size(window)
+
     def targets_in(self, window: int) -> int:
-        return window
+        is_answer = self._sketched_answers(window)
+        return window - _first_target(is_answer) if len(is_answer) else window
+
+    def count_targets(self, window: int) -> int:
+        is_answer = self._sketched_answers(window)
+        return round(self.count * float(is_answer.sum(axis=1).mean())) if len(is_answer) else 0
+
+    def _sketched_answers(self, window: int) -> np.ndarray:
+        """Return which tokens are answers in a few instances such as those of a window: (N, W) bool.
+
+        There are none if no instance fits. In most tasks the answers of a size stand at the same places.
+        """
+        size = self.task.largest_size(window)
+        if size is None:
+            return np.zeros((0, window), dtype=bool)
+        # To draw all held-out ones takes from a second to a minute, too long for an estimate.
+        return _is_target(encoded(self.task.of_any_split(size, SKETCHED), window))
 
 
 class Exact(Protocol[TaskPlan]):
@@ -102,10 +123,9 @@ class Exact(Protocol[TaskPlan]):
     def measure(self, context: EvalContext, plan: TaskPlan, window: int) -> LossSums:
         """Score the answers of all instances. Raises NotApplicableError if none fits into the window."""
         instances = plan.instances(window)
-        is_target = instances.is_answer[:, 1:]  # (N, W), without the first token, which nothing predicts
+        is_target = _is_target(instances)
         # Logits are made for the last tokens of a window, so those before all answers are left out.
-        first_target = int(is_target.any(axis=0).argmax())  # the first column in which any answer begins
-        is_target = is_target[:, first_target:]  # (N, targets)
+        is_target = is_target[:, _first_target(is_target) :]  # (N, targets)
         n_targets = is_target.shape[1]
         scores = context.token_scores(instances.tokens, n_targets)
         # Chosen and not multiplied: an infinite loss of a token that nobody asked for, times 0, would be nan.
@@ -135,6 +155,16 @@ class Exact(Protocol[TaskPlan]):
             of_text=False,
             extra={self.name: counts},
         )
+
+
+def _is_target(instances: EncodedInstances) -> np.ndarray:
+    """Return which tokens are targets, (N, W) bool: those of answers. Nothing predicts the first token."""
+    return instances.is_answer[:, 1:]
+
+
+def _first_target(is_target: np.ndarray) -> int:
+    """Return the first column of is_target (N, W) in which any answer begins."""
+    return int(is_target.any(axis=0).argmax())
 
 
 def _wholly_right(is_right: np.ndarray, is_answer: np.ndarray) -> int:

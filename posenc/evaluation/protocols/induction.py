@@ -58,6 +58,9 @@ class Sequences(Plan):
     def targets_in(self, window: int) -> int:
         return self.copies.shape[1] - 1
 
+    def count_targets(self, window: int) -> int:
+        return len(self.copies) * self.targets_in(window)
+
 
 class Induction(Protocol[Sequences]):
     name = "induction"

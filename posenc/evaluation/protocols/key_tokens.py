@@ -93,6 +93,10 @@ class KeyBlocks(Blocks):
         # Not the plan's own hash, which also covers the keys and so differs from fixed-target's.
         return self.blocks_hash, None
 
+    def count_targets(self, window: int) -> int:
+        # A dry run may not know the tokens of a text, by which the entry of the reference is found.
+        return int(self.is_key.sum()) if self.has_reference else super().count_targets(window)
+
 
 class KeyTokens(Protocol[KeyBlocks]):
     name = "key-tokens"

@@ -152,6 +152,11 @@ class NeedleTexts(Plan):
     def targets_in(self, window: int) -> int:
         return self.tail_length if len(self.ends) else 1
 
+    def count_targets(self, window: int) -> int:
+        questions = self.questions_in(window)
+        # Of a tail the values alone count, not the questions between them.
+        return len(questions) * len(self.ends) * self.queries * self.answer_length if questions else 0
+
     def answer_columns(self) -> np.ndarray:
         """Return the columns of the tail's tokens that are the answers: (queries, answer) int64."""
         sentences_after = np.arange(self.queries - 1, -1, -1)  # (queries,) how many follow in the tail

@@ -134,13 +134,13 @@ class PlantedTexts(Plan):
         return -(-count // GRID_DIVISOR)  # rounded up
 
     def tokens(self, window: int) -> int:
-        n_windows = 0
-        for question in self.questions_in(window):
-            n_windows += self.windows_asked(window, question)
-        return n_windows * window
+        return self.count_targets(window) * window
 
     def targets_in(self, window: int) -> int:
         return 1
+
+    def count_targets(self, window: int) -> int:
+        return sum(self.windows_asked(window, question) for question in self.questions_in(window))
 
 
 class Recall(Protocol[PlantedTexts]):

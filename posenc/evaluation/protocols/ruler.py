@@ -75,11 +75,9 @@ class RulerPlan(Plan):
 
     def _sample(self, name: str, window: int, number: int) -> Sample:
         """Return a sample whose haystack is as large as the window allows. Raises NotApplicableError."""
-        seed = seed_for(SEED, name, window, number)  # gives the same needles at every size of the haystack
 
         def is_too_long(size: int) -> bool:
-            sample = make_sample(TASKS[name], size, Random(seed), self.essays)
-            return not self._fits(sample, window)
+            return not self._fits(self._made(name, window, number, size), window)
 
         # A word has one token at least.
         largest_size = min(len(self.essays), window) if TASKS[name].haystack == "essays" else window
@@ -88,6 +86,11 @@ class RulerPlan(Plan):
         size = bisect.bisect_left(sizes, True, key=is_too_long)  # the largest that fits; 0: none
         if size == 0:
             raise _no_room(name, window)
+        return self._made(name, window, number, size)
+
+    def _made(self, name: str, window: int, number: int, size: int) -> Sample:
+        """Make a sample with a haystack of this size. Its needles are the same at every size."""
+        seed = seed_for(SEED, name, window, number)
         return make_sample(TASKS[name], size, Random(seed), self.essays)
 
     def _fits(self, sample: Sample, window: int) -> bool:
@@ -100,14 +103,12 @@ class RulerPlan(Plan):
         n_words = len(self.essays)
         for name in self.tasks:
             for number in range(self.count):
-                seed = seed_for(SEED, name, window, number)
-                smallest = make_sample(TASKS[name], 1, Random(seed), self.essays)
-                if not self._fits(smallest, window):
+                if not self._fits(self._made(name, window, number, size=1), window):
                     raise _no_room(name, window)
                 if TASKS[name].haystack != "essays" or n_words >= window:
                     continue
                 # A prompt of all words would be shorter than the window whose name it bears.
-                largest = make_sample(TASKS[name], n_words, Random(seed), self.essays)
+                largest = self._made(name, window, number, size=n_words)
                 if self._fits(largest, window):
                     problem = f"n/a: eval.ruler.essays has too few words for {window} tokens: {n_words:,}"
                     raise NotApplicableError(problem)
@@ -121,6 +122,15 @@ class RulerPlan(Plan):
 
     def targets_in(self, window: int) -> int:
         return 1  # an answer has a few tokens, whose number is known only when it is drawn
+
+    def count_targets(self, window: int) -> int:
+        """Count the tokens of right answers; those of one of several keys may be of another key."""
+        # By the smallest haystack: to find the largest one takes about 15 encodings of a whole window.
+        n_targets = 0
+        for name in self.tasks:
+            for number in range(self.count):
+                n_targets += len(right_answer(self.tokenizer, self._made(name, window, number, size=1)))
+        return n_targets
 
 
 def _read_essays(path: str) -> str:
@@ -225,6 +235,12 @@ class Ruler(Protocol[RulerPlan]):
         )
 
 
+def right_answer(tokenizer: Tokenizer, sample: Sample) -> list[int]:
+    """Return the tokens of the right answer, which are the targets of a sample."""
+    # A space comes first, as in text, because the prompt ends with a word.
+    return tokenizer.encode(f" {', '.join(sample.answers)}")
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a model did with a sample."""
@@ -243,13 +259,12 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
     # BOS goes before the prompt here, since the window is not cut from a text whose first token it could
     # replace.
     prompt = [*context.scorer.first_tokens, *tokenizer.encode(sample.prompt)]
-    # A space comes first, as in text, because the prompt ends with a word.
-    right_answer = tokenizer.encode(f" {', '.join(sample.answers)}")
-    text = np.array([*prompt, *right_answer], dtype=np.int64)
+    answer = right_answer(tokenizer, sample)
+    text = np.array([*prompt, *answer], dtype=np.int64)
     # The right answer is scored with the encoding and the positions that the model would write it with: those
     # of the whole window, though this text is shorter.
     writing = inputs_of_whole_windows(context, window)
-    windows = Windows.of_tokens(text[None], n_targets=len(right_answer))  # a single one
+    windows = Windows.of_tokens(text[None], n_targets=len(answer))  # a single one
     scoring = WindowInputs(writing.encoding, [writing.draws[0][: windows.length]])
     scores = context.scores_of_new_pass(windows, scoring)
     n_answers = len(sample.answers)
@@ -262,4 +277,4 @@ def answered(context: EvalContext, tokenizer: Tokenizer, sample: Sample, window:
         # Once all values are written the rest cannot change the count, so it is not waited for.
         written = write_text(context, prompt, NEW_TOKENS, writing, has_all_answers)
         correct = sample.count_found(tokenizer.decode(written))
-    return Answer(float(scores.nats.sum()), len(right_answer), correct)
+    return Answer(float(scores.nats.sum()), len(answer), correct)

@@ -173,7 +173,8 @@ def test_a_plan_counts_what_goes_through_the_model(passes_made, window, changes)
     context = context_of(lambda tokens: torch.zeros(*tokens.shape, 256))
     protocol = protocol_of("needle", needle=ASKED | changes)
     plan = protocol.plan(request_for(context.store, [T, 2 * T], context_length=T))
-    protocol.measure(context, plan, window)
+    sums = protocol.measure(context, plan, window)
+    assert plan.count_targets(window) == sums.targets.sum()
     assert plan.tokens(window) == sum(made.inputs.numel() for made in passes_made)
     assert {plan.targets_in(window)} == {made.n_targets for made in passes_made}
 

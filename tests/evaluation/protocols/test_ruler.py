@@ -330,3 +330,11 @@ def test_a_window_whose_beginning_is_cut_off_is_not_measured_though_the_answer_i
     sample = Sample("The value is", ("12",))
     with pytest.raises(NotApplicableError, match="loses the beginning"):
         answered(subject, Tokenizer("bytes"), sample, 2 * subject.context_length)
+
+
+def test_a_plan_counts_a_sample_once(essays):
+    context = context_of(right)
+    settings = {"tasks": list(TASKS), "samples": 2, "essays": essays}
+    protocol = protocol_of("ruler", ruler=settings)
+    plan = protocol.plan(request_for(context.store, [T], context_length=T))
+    assert plan.count_targets(T) == protocol.measure(context, plan, T).targets.sum()
