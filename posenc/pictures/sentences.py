@@ -279,12 +279,10 @@ def entropy_sentence(panel: Curves, layers: Sequence[Line]) -> str:
     return f"To see: {text} ({at_t:.2f} and {at_end:.2f} nats, mean of the layers)."
 
 
-def loss_sentence(panel: Curves) -> str:
-    """Return where past T the loss leaves its level, and where it ends."""
+def loss_sentence(panel: Curves, level: float) -> str:
+    """Return where past T the loss leaves its level, the mean from T/2 to T, and where it ends."""
     line = panel.lines[0]
     length = panel.marks["T"]
-    # From the same mean `posenc compare` takes the rise of a curve.
-    level = float(line.y[(line.x > length / 2) & (line.x <= length)].mean())
     past = line.x > length
     start = f"the loss is {level:.2f} nats from T/2 to T"
     if not past.any():

@@ -190,4 +190,6 @@ def _loss_panel(behaviour: Behaviour) -> Curves:
         x_scale="symlog",
         marks=behaviour.marks,
     )
-    return replace(panel, sentence=sentences.loss_sentence(panel))
+    # The mean over positions, from which `posenc compare` takes the rise of a curve. Bins differ in width.
+    level = float(nats[length // 2 : length].mean())
+    return replace(panel, sentence=sentences.loss_sentence(panel, level))

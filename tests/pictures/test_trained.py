@@ -87,6 +87,13 @@ def test_the_position_past_which_the_loss_stays_high_is_said(panels):
     assert "ends at 3.00" in sentence
 
 
+def test_the_level_is_the_mean_over_positions_and_not_over_bins():
+    nats = np.linspace(4.0, 0.0, 8 * T) ** 2
+    panel = trained_panels(behaviour(nats))[-1]
+    level = nats[T // 2 : T].mean()  # of positions T/2 + 1 to T, where bins have one to three positions
+    assert f"the loss is {level:.2f} nats from T/2 to T" in panel.sentence
+
+
 def test_a_loss_that_stays_has_no_such_position():
     panel = trained_panels(behaviour(np.ones(8 * T)))[-1]
     assert "it does not stay more than 0.1 above" in panel.sentence
