@@ -32,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import control_tables
@@ -45,6 +46,8 @@ import task_tables
 import text_tables
 from PIL import Image
 from posenc_output import ROOT, run_posenc
+
+from posenc.core.machine import usable_cores
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 FUNCTIONS: dict[str, Callable[..., str]] = {
@@ -199,6 +202,12 @@ def pixels_of(picture: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"), np.float32)
 
 
+def contents_of(page: Path) -> dict[Path, bytes]:
+    """Return a page and its figures, made anew."""
+    text = page.read_text(encoding="utf-8")
+    return {page: remade(text).encode(), **redrawn(text)}
+
+
 def main() -> int:
     """Write or check all pages; return 1 if something differs and was not to be written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -208,16 +217,17 @@ def main() -> int:
     only_check: bool = arguments.check
     start = time.monotonic()
     changed = []
-    for page in arguments.pages:
-        text = page.read_text(encoding="utf-8")
-        contents = {page: remade(text).encode(), **redrawn(text)}
-        for path, content in contents.items():
-            if path.is_file() and same_content(path.read_bytes(), content):
-                continue
-            changed.append(os.path.relpath(path, ROOT))
-            if not only_check:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+    # The largest pages first, which mostly take longest, so that no core waits for the last one.
+    pages: list[Path] = sorted(arguments.pages, key=lambda page: page.stat().st_size, reverse=True)
+    with ProcessPoolExecutor(usable_cores()) as processes:
+        for contents in processes.map(contents_of, pages):
+            for path, content in contents.items():
+                if path.is_file() and same_content(path.read_bytes(), content):
+                    continue
+                changed.append(os.path.relpath(path, ROOT))
+                if not only_check:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
     did = "differs" if only_check else "written"
     print(f"{did}: {', '.join(changed) or 'nothing'} ({time.monotonic() - start:.0f} s)")
     return 1 if only_check and changed else 0
