@@ -42,9 +42,11 @@ def list_corpora() -> Iterator[ListedCorpus | UserError]:
         try:
             yield _listed(name, path)
         except UserError as error:
-            names_its_file = error.key == "data"
-            in_file = UserError("data", name, f"{visible(path)} has {error.key}: {error.problem}")
-            yield error if names_its_file else in_file
+            if error.key == "data":  # the error of a file that cannot be read, which it names
+                yield error
+            else:
+                problem = f"{visible(path)} has {error.key}: {error.problem}"
+                yield UserError("data", name, problem)
 
 
 def _listed(name: str, path: Path) -> ListedCorpus:

@@ -208,6 +208,22 @@ def contents_of(page: Path) -> dict[Path, bytes]:
     return {page: remade(text).encode(), **redrawn(text)}
 
 
+def changed_of(contents: dict[Path, bytes]) -> dict[Path, bytes]:
+    """Return those contents that the files do not show yet."""
+    changed = {}
+    for path, content in contents.items():
+        if not path.is_file() or not same_content(path.read_bytes(), content):
+            changed[path] = content
+    return changed
+
+
+def write(contents: dict[Path, bytes]) -> None:
+    """Write the contents to their files."""
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
 def main() -> int:
     """Write or check all pages; return 1 if something differs and was not to be written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -221,13 +237,10 @@ def main() -> int:
     pages: list[Path] = sorted(arguments.pages, key=lambda page: page.stat().st_size, reverse=True)
     with ProcessPoolExecutor(usable_cores()) as processes:
         for contents in processes.map(contents_of, pages):
-            for path, content in contents.items():
-                if path.is_file() and same_content(path.read_bytes(), content):
-                    continue
-                changed.append(os.path.relpath(path, ROOT))
-                if not only_check:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(content)
+            changed_contents = changed_of(contents)
+            changed += [os.path.relpath(path, ROOT) for path in changed_contents]
+            if not only_check:
+                write(changed_contents)
     did = "differs" if only_check else "written"
     print(f"{did}: {', '.join(changed) or 'nothing'} ({time.monotonic() - start:.0f} s)")
     return 1 if only_check and changed else 0

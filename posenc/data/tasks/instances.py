@@ -90,7 +90,10 @@ class TaskInstances:
         raise RunError(f"{self.task.name}: hardly any instance of size {size} belongs to the {split} split")
 
     def of_any_split(self, size: int, count: int) -> list[Instance]:
-        """Draw instances of a size for no split, to say where their answers stand. Raises RunError."""
+        """Draw instances of a size, whatever their split: not to be scored, but to learn what they are like.
+
+        Raises RunError.
+        """
         # None is dropped, so that this takes a sixteenth of the time of `held_out`.
         seed = seed_for(SEED, self.task.name, size)
         return [self._instance(draws, size) for draws in draws_of_rows(count, seed, 0)]

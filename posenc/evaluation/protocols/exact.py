@@ -66,11 +66,16 @@ class TaskPlan(Plan):
 
     def targets_in(self, window: int) -> int:
         is_answer = self._sketched_answers(window)
-        return window - _first_target(is_answer) if len(is_answer) else window
+        if not len(is_answer):
+            return window
+        return window - _first_target(is_answer)
 
     def count_targets(self, window: int) -> int:
         is_answer = self._sketched_answers(window)
-        return round(self.count * float(is_answer.sum(axis=1).mean())) if len(is_answer) else 0
+        if not len(is_answer):
+            return 0
+        targets_in_instance = float(is_answer.sum(axis=1).mean())
+        return round(self.count * targets_in_instance)
 
     def _sketched_answers(self, window: int) -> np.ndarray:
         """Return which tokens are answers in a few instances such as those of a window: (N, W) bool.

@@ -153,9 +153,11 @@ class NeedleTexts(Plan):
         return self.tail_length if len(self.ends) else 1
 
     def count_targets(self, window: int) -> int:
-        questions = self.questions_in(window)
+        n_windows = len(self.questions_in(window)) * len(self.ends)
+        if n_windows == 0:
+            return 0  # without a text there are no values, whose length is read below
         # Of a tail the values alone count, not the questions between them.
-        return len(questions) * len(self.ends) * self.queries * self.answer_length if questions else 0
+        return n_windows * self.queries * self.answer_length
 
     def answer_columns(self) -> np.ndarray:
         """Return the columns of the tail's tokens that are the answers: (queries, answer) int64."""
